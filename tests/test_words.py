@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-CODE = ("checkpoint_lab", "checkpoint_protocols", "connectors", "examples", "spark_ckpt", "spark_rewind")
+CODE = (
+    "checkpoint_lab",
+    "checkpoint_protocols",
+    "connectors",
+    "examples",
+    "spark_ckpt",
+    "spark_rewind",
+    "tests/protocol",
+)
 OLD_NAMES = (
     "checkpoint_lab/process.py",
     "connectors/spark_ckpt_kafka/marker.py",

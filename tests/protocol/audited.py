@@ -1,7 +1,7 @@
-"""Schedules of the snapshot protocols, judged more strictly where a protocol promises more than its host asks.
+"""Schedules of the snapshot protocols, judged more strictly for a protocol that promises more than its host asks.
 
 Partial recovery regenerates messages, so the host does not look for orphans in its lines: a replay would send them.
-But a snapshot that is complete is a consistent cut there too, because whoever is ahead of a replay refuses it.
+But a complete snapshot is a consistent cut there too, because a process that is ahead of a replay refuses it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class AuditedWorld(MessageWorld):
     """Looks for orphans and lost messages in every complete line."""
 
     def judge_complete(self, process: Process, index: str) -> None:
-        """O1 and O2 whatever the protocol needs."""
+        """Check O1 and O2 with every protocol."""
         super().judge_complete(process, index)
         found = self.audit(index)
         if found.orphans:
@@ -28,13 +28,13 @@ class AuditedWorld(MessageWorld):
 
 
 def graphs_for(protocol: Protocol) -> list[Graph]:
-    """All graphs it can run on, those with the most channels first: more goes on in them."""
+    """All graphs that the protocol can run on, those with the most channels first: more happens in them."""
     graphs = (ACYCLIC if protocol.needs.acyclic else GRAPHS).values()
     return sorted(graphs, key=lambda graph: len(graph.channels), reverse=True)
 
 
 def graph_in_turn(protocol: Protocol, seed: int) -> Graph:
-    """That seed's."""
+    """The graph of a seed; seeds take turns."""
     graphs = graphs_for(protocol)
     return graphs[seed % len(graphs)]
 
@@ -52,5 +52,5 @@ def play(
 
 
 def play_long(protocol: Protocol, seed: int) -> ScheduleOutcome:
-    """Ten times as long, on each graph in turn."""
+    """A schedule ten times as long, on each graph in turn."""
     return drive_long(long_world(protocol, graph_in_turn(protocol, seed), Faults(), world_of=AuditedWorld), seed)

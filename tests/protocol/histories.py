@@ -20,7 +20,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 11)), max_size=45)
 
 
 def random_steps(seed: int) -> Steps:
-    """The same without hypothesis, for tests that look for one history among many."""
+    """Random steps without hypothesis, for tests that search many histories for one."""
     draw = Random(seed)
     return [(draw.randint(0, 5), draw.randint(0, 11)) for _ in range(draw.randint(5, 45))]
 
@@ -100,7 +100,7 @@ class History:
 
 
 def usable(line: Line, ends: Ends, lost: Mapping[ChannelId, frozenset[Message]]) -> bool:
-    """By the definition: no orphan, and nothing in transit is lost."""
+    """The line has no orphan and no lost message in transit: the definition."""
     return not any(
         set(orphans(line[p], line[q], channel))
         or set(in_transit(line[p], line[q], channel)) & lost.get(channel, frozenset())

@@ -1,7 +1,7 @@
 """Scenarios in the lease world: `world: lease`, `rates`, `first_ms`, and the phrases under STEPS.
 
-`literal:` names `LeaseRules` of `tests.protocol.literal`.  A phrase that says `if it may` does nothing where the corrected
-machine has nothing to do; everything else must be possible.
+`literal:` names `LeaseRules` of `tests.protocol.literal`.  A phrase with `if it may` does nothing if the machine has
+nothing to do; every other step must be possible.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Phrase = Callable[..., None]
 
 
 def lease_scenarios() -> list[Scenario]:
-    """Those of the lease world, by name."""
+    """Scenarios of the lease world, by name."""
     return scenarios("lease")
 
 
 def literal_rules(scenario: Scenario) -> LeaseRules:
-    """As the seed has it."""
+    """The literal rules: as the source prints them."""
     module, _, name = scenario.settings["literal"].partition(":")
     found = getattr(importlib.import_module(f"tests.protocol.literal.{module}"), name)
     assert isinstance(found, LeaseRules)
@@ -47,24 +47,24 @@ class LeaseStage:
         self.world.moments = []
 
     def do(self, *choice: str | int) -> None:
-        """One choice. Raises `NotPossible`."""
+        """Make one choice. Raises `NotPossible`."""
         if choice not in self.world.possible():
             raise NotPossible(f"{choice} is not possible; possible are {self.world.possible()}")
         self.world.do(choice)
 
     def maybe(self, *choice: str | int) -> bool:
-        """The same if it is possible."""
+        """Make one choice if it is possible; returns whether it was."""
         possible = choice in self.world.possible()
         if possible:
             self.world.do(choice)
         return possible
 
     def happened(self) -> list[str]:
-        """Everything that happened, one line each."""
+        """All events, one line each."""
         return [f"{each.process} {each.kind} {each.label}".strip() for each in self.world.moments or ()]
 
     def end(self) -> None:
-        """No more faults; until everybody has published; the verdict."""
+        """Run without faults until every process has published, and judge."""
         self.world.calm()
         for step in range(STEPS_MAX):
             choices = self.world.drain_choices()
@@ -76,7 +76,7 @@ class LeaseStage:
 
 
 def play(scenario: Scenario, rules: LeaseRules) -> LeaseStage:
-    """The steps, the end and the verdict. Raises what the world finds."""
+    """Play the steps, the end and the verdict. Raises the world's violation."""
     stage = LeaseStage(scenario, rules)
     for line in scenario.sections["steps"]:
         perform(stage, line)
@@ -118,14 +118,14 @@ def _issue(stage: LeaseStage, primary: str, holder: str, maybe: str | None = Non
 
 
 def _execute(stage: LeaseStage, name: str, upto: str) -> None:
-    """Nothing that the log does not hold: the corrected primary may have appended less."""
+    """Execute entries of the log, up to its end: the corrected primary may have appended fewer."""
     node = stage.world.nodes[ProcessId(name)]
     while node.replica and node.replica.applied < min(int(upto), len(stage.world.log)):
         stage.do("execute", name)
 
 
 def _pass(stage: LeaseStage, ms: str) -> None:
-    """Timers that run out on the way, or then, do so."""
+    """Advance the time; timers that run out in it, or at its end, do so."""
     world = stage.world
     end = world.now + int(ms) * world.unit
     while True:
@@ -154,4 +154,4 @@ STEPS: dict[str, Phrase] = {
     r"(\w+) starts": _single("start"),
     r"(\d+) ms pass": _pass,
 }
-"""Pattern of a step to what it does; groups of the pattern are its arguments."""
+"""Pattern of a step to its function; groups of the pattern are the arguments."""

@@ -23,7 +23,7 @@ SKEWED = Clocks(
 def check_schedules(
     protocol: Protocol, seeds: Iterable[int], clocks: Clocks | None = None, settings: ProtocolSettings = OFTEN
 ) -> Counter[str]:
-    """Every graph with every seed; what happened how often. The first verdict fails the test."""
+    """Run every graph with every seed and count the events. The first violation fails the test."""
     counts: Counter[str] = Counter()
     for seed in seeds:
         for graph in GRAPHS.values():
@@ -37,7 +37,7 @@ def check_schedules(
 def cells_not_reached(
     protocol: Protocol, machine: type[AnyMessageMachine], seeds: Iterable[int] = range(4)
 ) -> set[Cell]:
-    """Cells of the machine's table that may be met and that no random schedule meets."""
+    """Valid cells of the machine's table that no random schedule reaches."""
     reached: set[Cell] = set()
     for seed in seeds:
         for graph in GRAPHS.values():
@@ -49,6 +49,6 @@ def cells_not_reached(
 
 
 def small_scope(protocol: Protocol, graph: Graph, inputs: int, crashes: int, timers: int) -> Exploration:
-    """Every order of everything that can happen."""
+    """Explore every order of all possible steps."""
     faults = Faults(crashes, 0, 0, 0, 0, 0, 0)
     return explore(MessageWorld(protocol, graph, faults, inputs), timers_max=timers)

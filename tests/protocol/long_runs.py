@@ -1,6 +1,6 @@
-"""Schedules for protocols whose faults are rare: long ones, with many failures and little else that goes wrong.
+"""Long schedules for protocols whose bugs show rarely, with many failures of processes and few other faults.
 
-A sender's log in memory survives one failure at a time; `OneFailureAtATime` is the world that keeps to it.
+A sender's log in memory survives one failure at a time, as in the world `OneFailureAtATime`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ NOTHING: Mapping[str, Json] = {}
 
 
 def crashes(number: int) -> Faults:
-    """Only failures of processes."""
+    """Faults of processes only."""
     return Faults(number, store_errors=0, torn=0, losses=0, duplicates=0, pauses=0, partitions=0)
 
 
 class OneFailureAtATime(MessageWorld):
-    """A process fails only when all have started again, and senders have every receipt that something may rest on."""
+    """A process fails only after all have started again and senders have logged every receipt that others may depend on."""
 
     def faults(self) -> list[Choice]:
         found = super().faults()
@@ -55,7 +55,7 @@ def play(
     options: Mapping[str, Json] = NOTHING,
     world: type[MessageWorld] = MessageWorld,
 ) -> ScheduleOutcome:
-    """One long schedule; eight failures unless told."""
+    """One long schedule; eight failures by default."""
     settings = ProtocolSettings(options=options)
     return drive(
         world(protocol, graph, crashes(8) if faults is None else faults, inputs, settings=settings), seed, steps, 0.05
@@ -63,5 +63,5 @@ def play(
 
 
 def play_long(protocol: Protocol, graph: Graph, seed: int) -> ScheduleOutcome:
-    """Five times as long as that."""
+    """A schedule five times as long."""
     return drive_long(long_world(protocol, graph, crashes(8), 8, times=5), seed, 400, 0.05)

@@ -1,4 +1,4 @@
-"""Births and messages for tests that hand events to one machine over plain messages."""
+"""Machines' `Birth`s and messages for tests that pass events to one machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def birth(
     table: RollbackTable | None = None,
     graph: Graph = JOIN,
 ) -> Birth:
-    """The first life, or the one that the table's newest row started."""
+    """The first incarnation, or that of the table's newest row."""
     incarnation = max(table or {FIRST: {}})
     return Birth(
         me, graph, incarnation, table or {}, ProtocolSettings(options=options or {}), checkpoint, records or {}
@@ -39,12 +39,12 @@ def birth(
 def app(
     source: ProcessId, target: ProcessId, seq: int, index: int = 0, life: int = 1, replayed: bool = False
 ) -> Received:
-    """An application's message, `s.1` for the first of s."""
+    """A message of the application, `s.1` for the first of s."""
     message = Envelope(source, target, Incarnation(life), seq, index, APP, {}, f"{source}.{seq}")
     return Received(channel_between(source, target), message, replayed)
 
 
-def told(source: ProcessId, target: ProcessId, kind: str, life: int = 1, **body: Json) -> Received:
+def control_message(source: ProcessId, target: ProcessId, kind: str, life: int = 1, **body: Json) -> Received:
     """A message of the protocol."""
     return Received(control_between(source, target), Envelope(source, target, Incarnation(life), 0, 0, kind, {}, body))
 
@@ -61,5 +61,5 @@ def only(kind: type[EffectT], effects: Iterable[Effect]) -> EffectT:
 
 
 def tokens(effects: Iterable[Effect]) -> list[str]:
-    """What is being stored."""
+    """Tokens of the records being stored."""
     return [store.token for store in all_of(StoreRecord, effects)]

@@ -1,7 +1,7 @@
 """Scenarios: regression traces as text, played in the simulator's world of messages.
 
-HOW TO ADD ONE: put `scenarios/T07-what-it-is.txt` beside the others; `test_scenarios` finds it.  Lines that begin
-with `#` are comments.  A file is a title, settings and sections:
+HOW TO ADD ONE: write `scenarios/T07-short-title.txt`; `test_scenarios` finds it.  Lines that begin with `#` are
+comments.  A file is a title, settings and sections:
 
     T1: partial sums of deficits are zero by accident
     protocol: epochs                          module of checkpoint_protocols with a PROTOCOL
@@ -10,7 +10,7 @@ with `#` are comments.  A file is a title, settings and sections:
     inputs: 2                                 per source; also `loops: 1`, `options: {"variant": "clock"}`
 
     why:
-      Prose: seed, erratum, what goes wrong.
+      Prose: seed, erratum, effect of the bug.
     names:
       m1 = s.0>a                              short names for messages (the application's, by lineage)
     steps:
@@ -19,18 +19,18 @@ with `#` are comments.  A file is a title, settings and sections:
       coordinator's checkpoint timer runs out
       crash a
     corrected:
-      a capture 1                             what must happen, in this order, other things in between
-      never coordinator complete 1            what must not happen at all
+      a capture 1                             events that must happen, in this order, with others in between
+      never coordinator complete 1            an event that must not happen at all
     literal ends:
       O2.*s.0>a                               pattern of the violation on the literal variant
 
-After the steps everything that can happen without faults happens, and the world is judged (O1 to O17): the corrected
-machine must pass, the literal one must fail as the last section says.  Happenings are written as
-`process kind label` (or the first words of it), as the world tells them (`MessageWorld.moments`): read, receive,
-deliver, drop, capture, stored, timer, crash, restore, publish, and every `Note`.  A step that is not possible ends the
-run, and says so: that is a way for a literal variant to fail.  New phrases: `@step(pattern)`.
+After the steps the world runs to its end without faults and is judged (O1 to O17): the corrected machine must pass,
+the literal one must fail as the last section says.  An event is written as `process kind label` (or its first words),
+as in `MessageWorld.moments`: read, receive, deliver, drop, capture, stored, timer, crash, restore, publish, and every
+`Note`.  A step that is not possible ends the run with an error: a literal variant may fail in this way.  New phrases:
+`@step(pattern)`.
 
-Other worlds have phrases of their own: `world: lease`, `world: barrier`, `world: delta-spark` (integration tests).
+Other worlds have their own phrases: `world: lease`, `world: barrier`, `world: delta-spark` (integration tests).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SECTIONS = ("why", "names", "steps", "corrected", "literal", "literal ends")
 PLENTY = Faults(99, 99, 99, 99, 99, 99, 99)
 STEPS_MAX = 5_000
 ROUNDS = 2
-"""Periodic timers after the steps: whatever waits for one more checkpoint gets it."""
+"""Rounds of periodic timers after the steps, for events that wait for one more checkpoint."""
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ ROUNDS = 2
 
 @dataclass(frozen=True)
 class Scenario:
-    """One file. `settings` are its `key: value` lines, `sections` its indented lines."""
+    """A scenario file. `settings` are its `key: value` lines, `sections` its indented lines."""
 
     name: str
     title: str
@@ -78,7 +78,7 @@ class Scenario:
 
     @property
     def literal(self) -> Protocol:
-        """The protocol as its seed has it."""
+        """The literal variant: the protocol as its source prints it."""
         module, _, name = self.settings["literal"].partition(":")
         found = getattr(importlib.import_module(f"tests.protocol.literal.{module.replace('-', '_')}"), name)
         assert isinstance(found, Protocol), f"{module}.{name} is no Protocol"
@@ -86,7 +86,7 @@ class Scenario:
 
     @property
     def graph(self) -> Graph:
-        """Of the file's edges."""
+        """The graph of the file's edges."""
         text = self.settings["graph"]
         if text in GRAPHS:
             return GRAPHS[text]
@@ -98,7 +98,7 @@ class Scenario:
         return dict(_pair(line, "=") for line in self.sections.get("names", ()))
 
     def world(self, protocol: Protocol) -> MessageWorld:
-        """Where it is played."""
+        """A new world with the file's settings."""
         options = json.loads(self.settings.get("options", "{}"))
         world = MessageWorld(
             protocol,
@@ -118,7 +118,7 @@ def _pair(text: str, sign: str) -> tuple[str, str]:
 
 
 def read(path: Path) -> Scenario:
-    """A file as a scenario. Raises `ValueError` at what is neither setting nor section."""
+    """Parse a file. Raises `ValueError` at a line that is neither setting nor section."""
     lines = [line.rstrip() for line in path.read_text().splitlines()]
     lines = [line for line in lines if line and not line.lstrip().startswith("#")]
     scenario = Scenario(path.stem, lines[0], {})
@@ -137,7 +137,7 @@ def read(path: Path) -> Scenario:
 
 
 def scenarios(world: str = "messages") -> list[Scenario]:
-    """All files of a world, by name; who names none is of the world of messages."""
+    """All files of a world, by name; a file without a world is of the world of messages."""
     found = [read(path) for path in sorted(FOLDER.glob("T*.txt"))]
     return [scenario for scenario in found if scenario.settings.get("world", "messages") == world]
 
@@ -153,13 +153,13 @@ class Stage:
         self.names = scenario.names
 
     def do(self, *choice: str | int) -> None:
-        """One choice. Raises `NotPossible`."""
+        """Make one choice. Raises `NotPossible`."""
         if choice not in self.world.possible():
             raise NotPossible(f"{choice} is not possible; possible are {self.world.choices()}")
         self.world.do(choice)
 
     def settle(self, slow: Sequence[str] = ()) -> None:
-        """All work there is, first things first, except what the `slow` ones do; no timers."""
+        """Do all possible work in order, except that of the `slow` ones; no timers."""
         for _ in range(STEPS_MAX):
             choices = [choice for choice in self.world.choices() if not _waits(choice, slow)]
             if not choices:
@@ -168,7 +168,7 @@ class Stage:
         raise AssertionError("no end")
 
     def end(self) -> None:
-        """No more faults, everything that is left, some more checkpoints, and the verdict."""
+        """Run to the end without faults and with some more checkpoints, and judge."""
         self.world.calm()
         for _ in range(ROUNDS):
             self._drain()
@@ -179,12 +179,12 @@ class Stage:
         self.world.judge_rounds()
 
     def happened(self) -> list[str]:
-        """Everything that happened, one line each; digests of ordered applications are left out."""
+        """All events, one line each, without the digests of ordered applications."""
         lines = [f"{each.process} {each.kind} {each.label}".strip() for each in self.world.moments or ()]
         return [re.sub(r"#[0-9a-f]{8}\b", "", line) for line in lines]
 
     def message(self, channel: str, what: str) -> int:
-        """Where on the channel the message is: a short name, a lineage, or a kind and maybe its number."""
+        """Position of a message on the channel, by a short name, a lineage, or a kind and an optional number."""
         wanted = self.names.get(what, what)
         network = self.world.network
         queue = network.queues.get(channel, network.controls.get(channel, ()))  # type: ignore[call-overload]
@@ -194,7 +194,7 @@ class Stage:
         raise NotPossible(f"there is no {wanted} on {channel}, but {[str(item.message) for item in queue]}")
 
     def write(self, process: str, what: str) -> int:
-        """Which of the writes under way it is: a table, and maybe a number."""
+        """Position of a write in progress, by a table and an optional number."""
         table, *number = what.split()
         writes = self.world.processes[ProcessId(process)].writes
         for position, write in enumerate(writes):
@@ -203,7 +203,7 @@ class Stage:
         raise NotPossible(f"{process} is not storing {what}, but {[write.key for write in writes]}")
 
     def timer(self, process: str, name: str) -> int:
-        """Which of its timers it is: the oldest of that name."""
+        """Position of the oldest timer of that name."""
         timers = self.world.processes[ProcessId(process)].timers
         for position, timer in enumerate(timers):
             if timer.setting.name.split()[0] == name:
@@ -226,13 +226,13 @@ def _is(message: Envelope, wanted: str) -> bool:
 
 
 def _waits(choice: Choice, slow: Sequence[str]) -> bool:
-    """`a` in slow: what a stores; `s->a` in slow: the channel; `s` too: what it reads."""
+    """The choice is slow: `a` names writes of a, `s->a` the channel, `s` reads of s."""
     return str(choice[1]) in slow if len(choice) > 1 else False
 
 
 Phrase = Callable[..., None]
 STEPS: dict[str, Phrase] = {}
-"""Pattern of a step to what it does; groups of the pattern are its arguments."""
+"""Pattern of a step to its function; groups of the pattern are the arguments."""
 
 
 def step(pattern: str) -> Callable[[Phrase], Phrase]:
@@ -246,7 +246,7 @@ def step(pattern: str) -> Callable[[Phrase], Phrase]:
 
 
 def perform(stage: Stage, line: str) -> None:
-    """One line of `steps`. Raises `ValueError` for an unknown phrase, `NotPossible`, or what the world finds."""
+    """Perform one line of `steps`. Raises `ValueError` for an unknown phrase, `NotPossible`, or the world's violation."""
     for pattern, phrase in STEPS.items():
         match = re.fullmatch(pattern, line)
         if match:
@@ -259,7 +259,7 @@ def perform(stage: Stage, line: str) -> None:
 
 
 def play(scenario: Scenario, protocol: Protocol) -> Stage:
-    """The steps, the end and the verdict. Raises what the world finds."""
+    """Play the steps, the end and the verdict. Raises the world's violation."""
     stage = Stage(scenario, protocol)
     for line in scenario.sections["steps"]:
         perform(stage, line)
@@ -268,7 +268,7 @@ def play(scenario: Scenario, protocol: Protocol) -> Stage:
 
 
 def missing(happened: Sequence[str], wanted: Sequence[str]) -> Iterator[str]:
-    """What of `corrected` is not so. A line names what happened from its beginning, in whole words."""
+    """Lines of `corrected` that do not hold. A line is the beginning of an event, in whole words."""
     rest = iter(happened)
     for line in wanted:
         if line.startswith("never "):
@@ -293,7 +293,7 @@ def _read(stage: Stage, process: str, times: str | None) -> None:
 
 @step(r"(\w+) receives (.+) from (\w+)")
 def _receive(stage: Stage, process: str, what: str, source: str) -> None:
-    """On the graph's channel if there is one, else on the control channel."""
+    """Receive on the graph's channel if there is one, else on the control channel."""
     channel = f"{source}->{process}"
     if channel not in stage.world.network.queues:
         channel = f"{source}=>{process}"
@@ -332,7 +332,7 @@ def _fault(stage: Stage, what: str, process: str) -> None:
 
 @step(r"recover")
 def _recover(stage: Stage) -> None:
-    """Plan and fence; then everybody does their part, in order."""
+    """Plan and fence; then each process restores its part, in order."""
     stage.do("recover")
     for process in stage.world.everybody:
         if ("restore", process.name) in stage.world.choices():
@@ -351,5 +351,5 @@ def _restore(stage: Stage, process: str) -> None:
 
 @step(r"settle(?:, but (.+) (?:is|are) slow)?")
 def _settle(stage: Stage, slow: str | None) -> None:
-    """`settle, but a s->k are slow`: what a stores and reads, and that channel, wait."""
+    """For `settle, but a s->k are slow`: writes and reads of a wait, and so does that channel."""
     stage.settle((slow or "").split())

@@ -1,4 +1,4 @@
-"""Small scopes that are visited whole, with the numbers of their states: fewer would mean that something became impossible."""
+"""Small scopes that are explored completely, and their numbers of states: fewer would mean that some step became impossible."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from checkpoint_protocols.menu import MENU
 from tests.protocol.long_runs import crashes
 
 LOOP = Graph("own_loop", (("s", "a"), ("a", "a")))
-"""The smallest graph with a back edge: what is in flight on it is in no input."""
+"""The smallest graph with a back edge, whose messages in flight are in no input."""
 
 PAIR = GRAPHS["pair"]
 
 
 @dataclass(frozen=True)
 class Scope:
-    """One row goes through the graph, one timer may run out. `states` of the reduced exploration."""
+    """One row passes through the graph, one timer may run out. `states`: of the reduced exploration."""
 
     protocol: str
     graph: Graph
     failures: int
     states: int
     seconds: float
-    """Of a processor, measured once."""
+    """CPU seconds, measured once."""
 
     @property
     def title(self) -> str:
-        """For tables."""
+        """Title for tables."""
         failures = "a failure" if self.failures == 1 else f"{self.failures} failures"
         return f"{self.protocol}, {self.graph.name}, {failures}, reduced"
 
     def world(self) -> MessageWorld:
-        """Its first state."""
+        """The first state."""
         return MessageWorld(MENU[self.protocol], self.graph, crashes(self.failures), 1)
 
     def explore(self, reduced: bool = True) -> Exploration:
-        """All of it."""
+        """Explore all states."""
         return explore(self.world(), states_max=2_000_000, reduced=reduced)
 
 

@@ -133,7 +133,7 @@ def test_every_few_flushes_a_checkpoint_makes_its_interval_stable():
     assert report.message.body == [[1, {"s": 0}]]
 
 
-def test_nothing_new_is_not_stored():
+def test_a_flush_without_new_receipts_stores_nothing():
     assert kinds(worker()[0].handle(tick())) == [SetTimer]
 
 
@@ -155,7 +155,7 @@ def test_a_write_that_failed_is_written_again(every):
     assert machine.handle(Stored("checkpoint", False)) == [store]
 
 
-def test_a_source_saves_its_place_and_keeps_only_the_newest():
+def test_a_source_saves_its_position_and_keeps_only_the_newest():
     machine, _ = worker(S)
     (send,) = machine.handle(AppSent(SA, "x"))
     assert (send.message.index, send.message.seq) == (0, 1)
@@ -165,7 +165,7 @@ def test_a_source_saves_its_place_and_keeps_only_the_newest():
     assert flushed(machine)[1] == [Erase((checkpoint_key(1),))]
 
 
-def test_what_a_replay_sends_again_is_dropped():
+def test_a_message_that_a_replay_sends_again_is_dropped():
     machine, _ = worker()
     machine.handle(received(1))
     assert kinds(machine.handle(received(1))) == [Drop]
@@ -180,7 +180,7 @@ def test_new_sends_after_a_recovery_have_numbers_that_were_never_used():
     assert (again.message.seq, new.message.seq) == (1, 2 * NUMBERS_PER_INCARNATION + 1)
 
 
-def test_a_sink_shows_its_rows_up_to_the_recoverable_interval():
+def test_a_sink_publishes_its_rows_up_to_the_recoverable_interval():
     machine, _ = worker(K)
     for seq in (1, 2, 3):
         machine.handle(received(seq, channel=AK))
@@ -189,13 +189,13 @@ def test_a_sink_shows_its_rows_up_to_the_recoverable_interval():
     assert machine.handle(recoverable(1, K)) == []
 
 
-def test_a_sink_that_replays_shows_what_it_has():
+def test_a_replaying_sink_publishes_up_to_its_replayed_interval():
     machine, _ = worker(K)
     assert machine.handle(recoverable(1, K)) == []
     assert kinds(machine.handle(received(channel=AK))) == [Deliver, SinkTransaction]
 
 
-def test_what_is_older_than_the_checkpoint_behind_the_line_is_erased():
+def test_records_older_than_the_checkpoint_of_the_line_are_erased():
     machine, _ = worker(every=2)
     machine.handle(received(1))
     flushed(machine)
@@ -210,7 +210,7 @@ def test_what_is_older_than_the_checkpoint_behind_the_line_is_erased():
 
 
 @pytest.mark.parametrize(("first_undone", "erased"), [(1, True), (2, False)], ids=["undone", "kept"])
-def test_a_life_begins_by_erasing_checkpoints_of_undone_intervals(first_undone, erased):
+def test_an_incarnation_first_erases_checkpoints_of_undone_intervals(first_undone, erased):
     machine, _ = worker(every=1)
     machine.handle(received())
     store, _ = flushed(machine)
@@ -218,7 +218,7 @@ def test_a_life_begins_by_erasing_checkpoints_of_undone_intervals(first_undone, 
     assert (Erase((checkpoint_key(1),)) in effects) is erased
 
 
-def test_a_life_begins_by_reporting_what_is_stable():
+def test_an_incarnation_first_reports_its_stable_intervals():
     machine, _ = worker()
     machine.handle(received())
     store, _ = flushed(machine)
@@ -226,7 +226,7 @@ def test_a_life_begins_by_reporting_what_is_stable():
     assert effects[1].message.body == [[1, {"s": 0}]]
 
 
-def test_what_is_durable_is_not_stored_again_after_its_replay():
+def test_a_durable_receipt_is_not_stored_again_after_its_replay():
     machine, _ = worker()
     machine.handle(received())
     store, _ = flushed(machine)
@@ -255,7 +255,7 @@ def coordinator():
     return made
 
 
-def test_an_interval_waits_for_what_it_depends_on():
+def test_an_interval_completes_after_those_it_depends_on():
     machine = coordinator()
     assert machine.handle(stable(K, (1, {"a": 1}))) == []
     effects = machine.handle(stable(A, (1, {"s": 0})))
@@ -283,7 +283,7 @@ def failure(failed, records, survivors, table=None, incarnation=2):
 
 
 def of_three_receipts(flush_after=1):
-    """`a` after three receipts, the first durable; its now and its records."""
+    """Current record and durable records of `a` after three receipts, of which the first is durable."""
     machine, _ = worker()
     records = {}
     for seq in (1, 2, 3):
@@ -295,14 +295,14 @@ def of_three_receipts(flush_after=1):
 
 
 def sink(interval, of_a):
-    """`k` at an interval that depends on one of `a`'s."""
+    """Process `k` at an interval that depends on one of `a`."""
     machine, _ = worker(K)
     for seq in range(1, interval + 1):
         machine.handle(received(seq, index=of_a, channel=AK))
     return machine.record()
 
 
-def test_the_failed_are_rebuilt_to_what_is_stable_and_orphans_follow():
+def test_failed_processes_are_rebuilt_to_stable_intervals_and_orphans_roll_back():
     _, records = of_three_receipts()
     plan = PROTOCOL.plan(failure({A}, {A: records}, {S: worker(S)[0].record(), K: sink(1, of_a=3)}))
     assert plan.row == {A: 2, K: 1}
@@ -314,7 +314,7 @@ def test_the_failed_are_rebuilt_to_what_is_stable_and_orphans_follow():
     )
 
 
-def test_who_has_a_checkpoint_goes_back_to_it():
+def test_a_failed_process_with_a_checkpoint_restores_it():
     machine, _ = worker(every=1)
     machine.handle(received())
     store, _ = flushed(machine)
@@ -324,7 +324,7 @@ def test_who_has_a_checkpoint_goes_back_to_it():
     assert (plan.parts[A].checkpoint, plan.parts[A].initial) == (store.key, False)
 
 
-def test_a_life_that_begins_at_a_checkpoint_numbers_on_behind_what_it_had_sent():
+def test_an_incarnation_from_a_checkpoint_continues_its_numbers():
     machine, _ = worker(every=1)
     machine.handle(received())
     machine.handle(AppSent(AK, "m"))
@@ -334,32 +334,32 @@ def test_a_life_that_begins_at_a_checkpoint_numbers_on_behind_what_it_had_sent()
     assert [each.message.seq for each in again.handle(AppSent(AK, "n")) if isinstance(each, Send)] == [2]
 
 
-def test_a_survivor_keeps_what_only_its_memory_has():
-    """`k` fails with nothing stored; `a`, which nobody undoes, stays although most of its log is in memory."""
+def test_a_survivor_keeps_receipts_that_only_its_memory_has():
+    """`k` fails without a stored record; `a` depends on none of its intervals and stays, with most of its log in memory."""
     now, records = of_three_receipts()
     plan = PROTOCOL.plan(failure({K}, {A: records}, {S: worker(S)[0].record(), A: now}))
     assert plan.row == {K: 1}
 
 
-def test_who_is_hit_again_while_it_replays_goes_back_to_what_is_durable():
-    """Its replay went to 3, it has come to 0, and only 1 is on disk."""
+def test_a_second_recovery_during_a_replay_restores_durable_receipts():
+    """Its replay goes to 3 and has reached 0; only 1 is on disk."""
     _, records = of_three_receipts()
-    begun, _ = worker(incarnation=2, table={2: {A: Epoch(4)}}, records=records)
-    survivors = {S: worker(S)[0].record(), A: begun.record()}
+    replaying, _ = worker(incarnation=2, table={2: {A: Epoch(4)}}, records=records)
+    survivors = {S: worker(S)[0].record(), A: replaying.record()}
     plan = PROTOCOL.plan(failure({K}, {A: records}, survivors, {2: {A: Epoch(4)}}, 3))
     assert plan.row == {A: 2, K: 1}
     assert [message.header[RECEIVED_IN] for message in plan.parts[A].replay] == [1]
 
 
-def test_an_undone_receipt_is_not_replayed_though_its_batch_stands():
+def test_an_undone_receipt_of_a_valid_batch_is_not_replayed():
     _, records = of_three_receipts(flush_after=3)
     survivors = {S: worker(S)[0].record(), K: sink(0, 0)}
     plan = PROTOCOL.plan(failure({A}, {A: records}, survivors, {2: {A: Epoch(3)}}, 3))
     assert [message.seq for message in plan.parts[A].replay] == [1, 2]
 
 
-def test_receipts_behind_a_gap_cannot_be_reached():
-    """A checkpoint at 3 made the log of 1 and 2 needless; a recovery undid the checkpoint, and not the batch of 4."""
+def test_receipts_after_a_gap_cannot_be_replayed():
+    """A checkpoint at 3 replaced the log of 1 and 2; a recovery undid the checkpoint, and not the batch of 4."""
     machine, _ = worker()
     for seq in (1, 2, 3, 4):
         machine.handle(received(seq))

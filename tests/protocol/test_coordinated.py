@@ -1,4 +1,4 @@
-"""Whoever a checkpoint depends on takes one with it, sends nothing until it is decided, or nobody has it."""
+"""All processes that a checkpoint depends on take one together or none, and send no message until the decision."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from checkpoint_protocols.vocabulary import (
     StoreRecord,
     TimerElapsed,
 )
-from tests.protocol.plain import JOIN, SECOND, START, J, K, S, T, all_of, app, birth, only, tokens, told
+from tests.protocol.plain import JOIN, SECOND, START, J, K, S, T, all_of, app, birth, control_message, only, tokens
 
 TICK = TimerElapsed("checkpoint", TimerId(1), 1_000)
 INSTANCE = "k/1/1"
@@ -35,7 +35,7 @@ P = CoordinatedPhase
 
 
 def kinds(effects: list[Effect]) -> list[tuple[str, str]]:
-    """Target and kind of everything that is sent."""
+    """Target and kind of every sent message."""
     return [(send.message.target, send.message.kind) for send in all_of(Send, effects)]
 
 
@@ -44,7 +44,7 @@ def body(effects: list[Effect]) -> object:
 
 
 def initiator() -> CoordinatedWorker:
-    """k, which has received one message of j."""
+    """Process k after one message of j."""
     machine = CoordinatedWorker(birth(K))
     machine.handle(START)
     machine.handle(app(J, K, 1))
@@ -52,7 +52,7 @@ def initiator() -> CoordinatedWorker:
 
 
 def participant() -> CoordinatedWorker:
-    """j, which has received from s and sent to k."""
+    """Process j after a message of s and one to k."""
     machine = CoordinatedWorker(birth(J))
     machine.handle(START)
     machine.handle(app(S, J, 1))
@@ -61,7 +61,7 @@ def participant() -> CoordinatedWorker:
 
 
 def request(instance: str = INSTANCE, last: int = 1) -> object:
-    return told(K, J, "request", instance=instance, last=last)
+    return control_message(K, J, "request", instance=instance, last=last)
 
 
 def asked() -> CoordinatedWorker:
@@ -73,7 +73,7 @@ def asked() -> CoordinatedWorker:
 def voted() -> CoordinatedWorker:
     machine = asked()
     machine.handle(Stored(TENTATIVE, ok=True))
-    machine.handle(told(S, J, "vote", instance=INSTANCE, agreed=True, participants=["s"]))
+    machine.handle(control_message(S, J, "vote", instance=INSTANCE, agreed=True, participants=["s"]))
     assert machine.phase is P.VOTED
     return machine
 
@@ -82,13 +82,13 @@ def deciding() -> CoordinatedWorker:
     machine = initiator()
     machine.handle(TICK)
     machine.handle(Stored(TENTATIVE, ok=True))
-    machine.handle(told(J, K, "vote", instance=INSTANCE, agreed=True, participants=["j", "s"]))
+    machine.handle(control_message(J, K, "vote", instance=INSTANCE, agreed=True, participants=["j", "s"]))
     assert machine.phase is P.DECIDING
     return machine
 
 
 def decide(target: ProcessId = J, make: bool = True, instance: str = INSTANCE) -> object:
-    return told(K, target, "decide", instance=instance, make=make)
+    return control_message(K, target, "decide", instance=instance, make=make)
 
 
 def test_the_table_decides_every_pair_of_phase_and_event() -> None:
@@ -96,7 +96,7 @@ def test_the_table_decides_every_pair_of_phase_and_event() -> None:
     assert all(set(cells) == set(P) - {P.BORN} for cells in CoordinatedWorker.MESSAGES.values())
 
 
-def test_an_initiator_captures_holds_its_sends_and_asks_whom_it_received_from() -> None:
+def test_an_initiator_captures_holds_its_sends_and_asks_its_senders() -> None:
     effects = initiator().handle(TICK)
 
     assert [type(effect) for effect in effects] == [CaptureState, Hold, StoreRecord, Send, SetTimer, SetTimer]
@@ -104,32 +104,32 @@ def test_an_initiator_captures_holds_its_sends_and_asks_whom_it_received_from() 
     assert body(effects) == {"instance": INSTANCE, "last": 1}
 
 
-def test_nobody_initiates_twice_from_one_state() -> None:
+def test_a_process_initiates_once_from_one_state() -> None:
     machine = CoordinatedWorker(birth(K))
     machine.handle(START)
 
     assert all_of(CaptureState, machine.handle(TICK)) == []
 
 
-def test_whoever_sent_nothing_of_it_since_its_checkpoint_agrees_without_one() -> None:
+def test_a_process_without_new_sends_agrees_without_a_checkpoint() -> None:
     effects = participant().handle(request(last=0))  # type: ignore[arg-type]
 
     assert body(effects) == {"instance": INSTANCE, "agreed": True, "participants": []}
     assert all_of(CaptureState, effects) == []
 
 
-def test_a_participant_votes_when_it_is_stored_and_everybody_below_has_voted() -> None:
+def test_a_participant_votes_after_its_checkpoint_is_stored_and_its_senders_voted() -> None:
     machine = asked()
     assert machine.handle(Stored(TENTATIVE, ok=True)) == []
 
-    effects = machine.handle(told(S, J, "vote", instance=INSTANCE, agreed=True, participants=["s"]))
+    effects = machine.handle(control_message(S, J, "vote", instance=INSTANCE, agreed=True, participants=["s"]))
 
     assert body(effects) == {"instance": INSTANCE, "agreed": True, "participants": ["j", "s"]}
 
 
-def test_a_checkpoint_that_cannot_be_stored_is_a_no() -> None:
+def test_a_checkpoint_that_cannot_be_stored_is_a_vote_against() -> None:
     machine = asked()
-    machine.handle(told(S, J, "vote", instance=INSTANCE, agreed=True, participants=["s"]))
+    machine.handle(control_message(S, J, "vote", instance=INSTANCE, agreed=True, participants=["s"]))
 
     assert body(machine.handle(Stored(TENTATIVE, ok=False)))["agreed"] is False  # type: ignore[index]
 
@@ -149,7 +149,7 @@ def test_messages_are_received_but_not_sent_while_tentative() -> None:
         machine.handle(AppSent(JOIN.outputs[J][0], "y"))
 
 
-def test_the_decision_is_told_when_it_is_durable() -> None:
+def test_a_decision_is_sent_after_it_is_durable() -> None:
     machine = deciding()
 
     effects = machine.handle(Stored(DECISION, ok=True))
@@ -161,7 +161,7 @@ def test_the_decision_is_told_when_it_is_durable() -> None:
     assert Release(OUT) in effects
 
 
-def test_a_decision_that_is_not_there_is_none() -> None:
+def test_a_decision_that_could_not_be_stored_aborts() -> None:
     effects = deciding().handle(Stored(DECISION, ok=False))
 
     assert only(Note, effects) == Note("aborted", INSTANCE)
@@ -169,18 +169,18 @@ def test_a_decision_that_is_not_there_is_none() -> None:
     assert kinds(effects) == [("j", "decide")]
 
 
-def test_a_no_undoes_it_for_all_who_were_asked() -> None:
+def test_a_vote_against_aborts_the_instance_of_all_who_were_asked() -> None:
     machine = initiator()
     machine.handle(TICK)
     machine.handle(Stored(TENTATIVE, ok=True))
 
-    effects = machine.handle(told(J, K, "vote", instance=INSTANCE, agreed=False, participants=["j"]))
+    effects = machine.handle(control_message(J, K, "vote", instance=INSTANCE, agreed=False, participants=["j"]))
 
     assert body(effects) == {"instance": INSTANCE, "make": False}
     assert machine.phase is P.FREE
 
 
-def test_an_initiator_loses_patience_once_and_only_while_votes_are_missing() -> None:
+def test_an_initiator_times_out_once_and_only_while_votes_are_missing() -> None:
     machine = initiator()
     patience = all_of(SetTimer, machine.handle(TICK))[0].elapsed
 
@@ -189,17 +189,17 @@ def test_an_initiator_loses_patience_once_and_only_while_votes_are_missing() -> 
     assert all_of(Drop, deciding().handle(patience))
 
 
-def test_a_vote_that_comes_too_late_is_answered_with_the_undoing() -> None:
+def test_a_late_vote_is_answered_with_the_abort() -> None:
     machine = initiator()
-    late = told(J, K, "vote", instance=INSTANCE, agreed=True, participants=["j"])
+    late = control_message(J, K, "vote", instance=INSTANCE, agreed=True, participants=["j"])
 
     assert body(machine.handle(late)) == {"instance": INSTANCE, "make": False}
     machine.handle(TICK)
-    other = told(J, K, "vote", instance="k/1/0", agreed=True, participants=["j"])
+    other = control_message(J, K, "vote", instance="k/1/0", agreed=True, participants=["j"])
     assert body(machine.handle(other)) == {"instance": "k/1/0", "make": False}
 
 
-def test_an_instance_is_joined_once_however_late_its_requests_are() -> None:
+def test_a_process_joins_an_instance_once_despite_late_requests() -> None:
     machine = asked()
     machine.handle(decide(make=False))  # type: ignore[arg-type]
 
@@ -209,7 +209,7 @@ def test_an_instance_is_joined_once_however_late_its_requests_are() -> None:
     assert (machine.phase, all_of(CaptureState, effects)) == (P.FREE, [])
 
 
-def test_an_undoing_that_overtakes_its_request_is_remembered() -> None:
+def test_an_abort_that_overtakes_its_request_is_remembered() -> None:
     machine = participant()
     machine.handle(decide(make=False))  # type: ignore[arg-type]
 
@@ -217,14 +217,14 @@ def test_an_undoing_that_overtakes_its_request_is_remembered() -> None:
 
 
 @pytest.mark.parametrize(("heard", "asked_for"), [("k/1/2", "k/1/1"), ("k/1/10", "k/1/9"), ("k/2/1", "k/1/7")])
-def test_an_initiators_older_instances_are_over_when_a_newer_one_is(heard: str, asked_for: str) -> None:
+def test_an_initiators_older_instances_end_with_a_newer_one(heard: str, asked_for: str) -> None:
     machine = participant()
     machine.handle(decide(make=False, instance=heard))  # type: ignore[arg-type]
 
     assert body(machine.handle(request(asked_for)))["agreed"] is False  # type: ignore[index,arg-type]
 
 
-def test_an_older_undoing_does_not_hide_a_newer_one() -> None:
+def test_an_older_abort_does_not_hide_a_newer_one() -> None:
     machine = participant()
     for instance in ("k/1/2", INSTANCE):
         machine.handle(decide(make=False, instance=instance))  # type: ignore[arg-type]
@@ -240,14 +240,14 @@ def test_a_later_instance_and_one_of_another_initiator_are_joined(instance: str)
     assert only(CaptureState, machine.handle(request(instance))).index == 2  # type: ignore[arg-type]
 
 
-def test_whoever_sent_nothing_of_it_agrees_in_an_instance_that_is_over_too() -> None:
+def test_a_process_without_new_sends_agrees_after_the_instance_ended_too() -> None:
     machine = asked()
     machine.handle(decide(make=False))  # type: ignore[arg-type]
 
     assert body(machine.handle(request(last=0)))["agreed"] is True  # type: ignore[index,arg-type]
 
 
-def test_an_initiator_does_not_join_what_it_has_given_up() -> None:
+def test_an_initiator_does_not_join_an_instance_that_it_aborted() -> None:
     machine = CoordinatedWorker(birth(J, options={"initiators": ["j"]}))
     for event in (START, app(S, J, 1), AppSent(JOIN.outputs[J][0], "x")):
         machine.handle(event)
@@ -256,7 +256,7 @@ def test_an_initiator_does_not_join_what_it_has_given_up() -> None:
     assert body(machine.handle(request("j/1/1")))["agreed"] is False  # type: ignore[index,arg-type]
 
 
-def test_a_late_undoing_does_not_touch_the_next_checkpoint() -> None:
+def test_a_late_abort_does_not_change_the_next_checkpoint() -> None:
     machine = asked()
     machine.handle(decide(make=False))  # type: ignore[arg-type]
     machine.handle(request())  # type: ignore[arg-type]
@@ -273,29 +273,29 @@ def test_a_late_undoing_does_not_touch_the_next_checkpoint() -> None:
 def test_while_the_decision_is_stored_messages_of_other_instances_change_nothing(instance: str) -> None:
     machine = deciding()
 
-    late = machine.handle(told(J, K, "vote", instance=instance, agreed=True, participants=["j"]))
+    late = machine.handle(control_message(J, K, "vote", instance=instance, agreed=True, participants=["j"]))
     assert body(late) == {"instance": instance, "make": False}
-    assert all_of(Drop, machine.handle(told(T, K, "decide", instance=instance, make=False)))
+    assert all_of(Drop, machine.handle(control_message(T, K, "decide", instance=instance, make=False)))
     assert tokens(machine.handle(Stored(DECISION, ok=True))) == [PERMANENT]
 
 
 def test_a_late_vote_of_another_instance_is_answered_while_voted() -> None:
     machine = voted()
 
-    late = machine.handle(told(S, J, "vote", instance="k/1/0", agreed=True, participants=["s"]))
+    late = machine.handle(control_message(S, J, "vote", instance="k/1/0", agreed=True, participants=["s"]))
 
     assert body(late) == {"instance": "k/1/0", "make": False}
     assert machine.phase is P.VOTED
 
 
-def test_a_tentative_record_that_lands_after_the_undoing_is_erased() -> None:
+def test_a_tentative_record_that_lands_after_the_abort_is_erased() -> None:
     machine = asked()
     machine.handle(decide(make=False))  # type: ignore[arg-type]
 
     assert machine.handle(Stored(TENTATIVE, ok=True)) == [Erase((checkpoint_key(1),))]
 
 
-def test_a_made_checkpoint_is_marked_before_the_older_ones_go_and_before_the_initiator_hears() -> None:
+def test_a_checkpoint_is_marked_permanent_before_older_ones_are_erased_and_the_initiator_is_notified() -> None:
     machine = voted()
     made = machine.handle(decide())  # type: ignore[arg-type]
     assert tokens(made) == [PERMANENT]
@@ -305,14 +305,14 @@ def test_a_made_checkpoint_is_marked_before_the_older_ones_go_and_before_the_ini
     assert kinds(machine.handle(Stored(PERMANENT, ok=True))) == [("k", "done")]
 
 
-def test_the_decision_goes_when_everybody_has_marked_its_checkpoint() -> None:
+def test_a_decision_is_erased_after_all_have_marked_its_checkpoint() -> None:
     machine = deciding()
     machine.handle(Stored(DECISION, ok=True))
     for peer in (J, S):
-        assert machine.handle(told(peer, K, "done", instance=INSTANCE)) == []
+        assert machine.handle(control_message(peer, K, "done", instance=INSTANCE)) == []
 
     assert only(Erase, machine.handle(Stored(PERMANENT, ok=True))).keys == (("commit", INSTANCE),)
-    assert machine.handle(told(J, K, "done", instance=INSTANCE)) == []
+    assert machine.handle(control_message(J, K, "done", instance=INSTANCE)) == []
 
 
 def test_a_repeated_decision_is_answered_when_the_mark_is_durable() -> None:
@@ -325,7 +325,7 @@ def test_a_repeated_decision_is_answered_when_the_mark_is_durable() -> None:
     assert all_of(Drop, machine.handle(decide(make=False)))  # type: ignore[arg-type]
 
 
-def test_a_decision_of_another_instance_says_nothing_about_this_one() -> None:
+def test_a_decision_of_another_instance_is_dropped() -> None:
     machine = voted()
 
     assert all_of(Drop, machine.handle(decide(make=False, instance="l/1/1")))  # type: ignore[arg-type]
@@ -338,14 +338,14 @@ def test_a_decision_before_the_vote_breaks_the_protocol() -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "why"), [(told(K, J, "hello"), "no such message"), (app(S, J, 3), "1 was the newest")]
+    ("event", "why"), [(control_message(K, J, "hello"), "no such message"), (app(S, J, 3), "1 was the newest")]
 )
-def test_what_no_correct_peer_or_host_does_is_refused(event: object, why: str) -> None:
+def test_an_event_that_no_correct_peer_or_host_sends_is_refused(event: object, why: str) -> None:
     with pytest.raises(InvalidTransition, match=why):
         participant().handle(event)  # type: ignore[arg-type]
 
 
-def test_a_life_that_begins_tentative_asks_the_initiator_and_holds_its_sends() -> None:
+def test_an_incarnation_that_begins_tentative_asks_the_initiator_and_holds_its_sends() -> None:
     machine = CoordinatedWorker(birth(J, checkpoint=voted().record(), table={SECOND: {T: Epoch(0)}}))
 
     effects = machine.handle(START)
@@ -354,11 +354,11 @@ def test_a_life_that_begins_tentative_asks_the_initiator_and_holds_its_sends() -
     assert Hold(OUT) in effects
 
 
-def test_an_initiator_answers_by_what_is_durable() -> None:
+def test_an_initiator_answers_by_its_durable_decision() -> None:
     record: Record = {"incarnation": 1, "index": 1, "participants": ["j", "k"]}
     knows = CoordinatedWorker(birth(K, records={("commit", INSTANCE): record}, table={SECOND: {K: Epoch(0)}}))
     assert kinds(knows.handle(START)) == [("j", "decide")]
-    ask = told(J, K, "ask", 2, instance=INSTANCE)
+    ask = control_message(J, K, "ask", 2, instance=INSTANCE)
     assert body(knows.handle(ask)) == {"instance": INSTANCE, "make": True}
 
     forgot = CoordinatedWorker(birth(K, table={SECOND: {K: Epoch(0)}}))
@@ -380,7 +380,7 @@ def test_an_initiator_that_begins_tentative_goes_by_its_decision_record() -> Non
     assert all_of(Note, undone.handle(START)) == [Note("aborted", INSTANCE)]
 
 
-def test_a_tentative_checkpoint_of_a_decided_instance_counts_and_is_marked_by_the_life_that_begins_with_it() -> None:
+def test_a_tentative_checkpoint_of_a_decided_instance_counts_and_is_marked_by_the_next_incarnation() -> None:
     machine = voted()
     stored = machine.tentative.record  # type: ignore[union-attr]
     commit: Record = {"incarnation": 1, "index": 1, "participants": ["j", "k"]}
@@ -393,11 +393,11 @@ def test_a_tentative_checkpoint_of_a_decided_instance_counts_and_is_marked_by_th
     undecided = plan(Failure(JOIN, SECOND, {}, frozenset({J}), {**everybody, K: {}}, survivors))
     assert (undecided.row, undecided.parts[J].initial) == ({J: 0}, True)
 
-    reborn = CoordinatedWorker(birth(J, checkpoint=stored, records=mine, table={SECOND: {J: Epoch(1)}}))
-    assert tokens(reborn.handle(START)) == [PERMANENT]
+    restarted = CoordinatedWorker(birth(J, checkpoint=stored, records=mine, table={SECOND: {J: Epoch(1)}}))
+    assert tokens(restarted.handle(START)) == [PERMANENT]
 
 
-def test_whoever_received_what_is_unsent_goes_back_too_and_says_why() -> None:
+def test_a_receiver_of_an_undone_message_rolls_back_too_and_says_why() -> None:
     survivors = {S: participant().record(), T: CoordinatedWorker(birth(T)).record(), K: initiator().record()}
     nothing: dict[ProcessId, Records] = {process: {} for process in JOIN.processes}
 
@@ -408,7 +408,7 @@ def test_whoever_received_what_is_unsent_goes_back_too_and_says_why() -> None:
     assert not decided.parts[S].initial
 
 
-def test_everybody_is_asked_by_some_initiator() -> None:
+def test_every_process_is_asked_by_some_initiator() -> None:
     loop = Graph("dead end", (("s", "a"), ("a", "k"), ("a", "b"), ("b", "b2"), ("b2", "b")))
 
     assert initiators(JOIN) == {K}

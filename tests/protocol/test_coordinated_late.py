@@ -1,7 +1,7 @@
-"""A loop, an instance that is given up, and messages of it that come late: everybody is free in the end.
+"""A loop, an aborted instance, and late messages of it: no process stays blocked.
 
-Requests, votes and undoings of k/1/1 overtake each other. Whoever joined again would wait for somebody who was undone
-by the undoing of its first time, and two of them are each other's parents: nobody is left who loses patience.
+Requests, votes and aborts of k/1/1 overtake each other. A process that joined it again would wait for a process that
+already aborted it; two such processes are each other's parents, and no process with a timeout is left.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.protocol.literal.coordinated import JOINS_AGAIN
 
 K = ProcessId("k")
 
-GIVEN_UP: list[Choice] = [
+ABORTED: list[Choice] = [
     ("read", "s"),
     ("deliver", "s->a", 0),
     ("deliver", "a->b", 0),
@@ -26,29 +26,29 @@ GIVEN_UP: list[Choice] = [
     ("deliver", "b->a", 0),
     ("timer", "k", 0),  # k/1/1 begins
     ("deliver", "k=>b", 0),  # b takes part and asks a
-    ("timer", "k", 0),  # k loses patience
-    ("deliver", "k=>b", 0),  # b undoes it and tells a
+    ("timer", "k", 0),  # k times out
+    ("deliver", "k=>b", 0),  # b aborts it and sends the abort to a
     ("deliver", "b=>a", 0),  # the request comes first: a takes part, asks s and b
     ("deliver", "a=>s", 0),
     ("stored", "s", 0, "ok"),  # s votes
-    ("deliver", "b=>a", 0),  # a undoes it, tells s and b
+    ("deliver", "b=>a", 0),  # a aborts it and sends the abort to s and b
     ("deliver", "a=>b", 1),
 ]
 LATE: list[Choice] = [
-    ("deliver", "a=>b", 0),  # a's request, after a's undoing: b must not join again
-    ("deliver", "s=>a", 0),  # the vote of s, answered with a second undoing
-    ("deliver", "b=>a", 0),  # what b asks or answers a
-    ("deliver", "a=>s", 0),  # the first undoing
-    ("deliver", "a=>s", 1),  # the request of a second time, if there is one
-    ("deliver", "a=>s", 0),  # the second undoing
+    ("deliver", "a=>b", 0),  # a's request, after a's abort: b must not join again
+    ("deliver", "s=>a", 0),  # the vote of s, answered with a second abort
+    ("deliver", "b=>a", 0),  # b's request or answer
+    ("deliver", "a=>s", 0),  # the first abort
+    ("deliver", "a=>s", 1),  # a second request, if there is one
+    ("deliver", "a=>s", 0),  # the second abort
 ]
 
 
 def play(protocol: Protocol) -> tuple[MessageWorld, Exception | None]:
-    """Both halves, as far as they are possible; then everything that is left, and the verdict."""
+    """Play both lists as far as possible, then all remaining steps, and judge."""
     world = MessageWorld(protocol, GRAPHS["cycle"])
     world.watch()
-    _, error = attempt(lambda: world, [*GIVEN_UP, *LATE])
+    _, error = attempt(lambda: world, [*ABORTED, *LATE])
     return world, error
 
 
@@ -56,7 +56,7 @@ def happened(world: MessageWorld, process: str, kind: str) -> list[str]:
     return [each.label for each in world.moments or () if (each.process, each.kind) == (process, kind)]
 
 
-def test_whoever_joins_an_instance_again_never_sends_again() -> None:
+def test_a_process_that_joins_an_instance_again_never_sends_again() -> None:
     world, error = play(JOINS_AGAIN)
 
     assert isinstance(error, NoEnd)
@@ -65,7 +65,7 @@ def test_whoever_joins_an_instance_again_never_sends_again() -> None:
 
 
 @pytest.mark.parametrize("process", ["a", "b", "s"])
-def test_everybody_is_undone_once_and_goes_on(process: str) -> None:
+def test_every_process_aborts_once_and_continues(process: str) -> None:
     world, error = play(PROTOCOL)
 
     assert error is None
@@ -73,7 +73,7 @@ def test_everybody_is_undone_once_and_goes_on(process: str) -> None:
 
 
 def _checkpointed(world: MessageWorld) -> None:
-    """One more input, and a checkpoint of it as far as its decision; the mark of k is under way."""
+    """One more input and its checkpoint up to the decision; k's mark is being written."""
     begins = next(choice for choice in world.periodic() if choice[1] == K)
     for choice in (("read", "s"), ("deliver", "s->k", 0), begins, ("deliver", "k=>s", 0)):
         world.do(choice)
@@ -89,7 +89,7 @@ def _checkpointed(world: MessageWorld) -> None:
         world.do(choice)
 
 
-def test_a_mark_that_is_stored_behind_a_newer_one_goes_at_once() -> None:
+def test_a_mark_that_is_stored_after_a_newer_one_is_erased_at_once() -> None:
     world = MessageWorld(PROTOCOL, GRAPHS["pair"])
     _checkpointed(world)
     _checkpointed(world)
@@ -103,7 +103,7 @@ def test_a_mark_that_is_stored_behind_a_newer_one_goes_at_once() -> None:
     assert checkpoint_key(2) in world.processes[K].storage.framed
 
 
-def test_who_dies_before_its_mark_is_stored_leaves_nothing_older_behind() -> None:
+def test_a_restart_erases_checkpoints_older_than_a_mark_stored_after_the_crash() -> None:
     world = MessageWorld(PROTOCOL, GRAPHS["pair"])
     _checkpointed(world)
     world.do(("stored", "k", 0, "ok"))

@@ -1,4 +1,4 @@
-"""Forced checkpoints in whole jobs: with what messages teach no checkpoint is useless; who learns nothing takes useless ones."""
+"""Forced checkpoints in whole jobs: no checkpoint is useless, unless processes ignore the headers of messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GRAPH = sim.GRAPHS["cycle"]
 
 
 class LearnsNothing(UncoordinatedWorker):
-    """The rule is asked, and messages teach nothing."""
+    """Applies the rule and ignores the headers of messages."""
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
@@ -30,11 +30,11 @@ class LearnsNothing(UncoordinatedWorker):
 
 class _Deaf(Forcing):
     def learn(self, header: Mapping[str, Json]) -> None:
-        """Deleted."""
+        """Removed."""
 
 
 def useless(protocol: Protocol, seed: int) -> list[tuple[ProcessId, int]]:
-    """Checkpoints of a run without failures that no consistent line has."""
+    """Checkpoints of a run without failures that belong to no consistent line."""
     world = MessageWorld(protocol, GRAPH, sim.NO_FAULTS, inputs=3, settings=HMNR)
     driver = Driver(world, seed, fault_rate=0.0, timer_rate=0.3)
     driver.chaos(90)
@@ -54,7 +54,7 @@ def useless(protocol: Protocol, seed: int) -> list[tuple[ProcessId, int]]:
 def _greatest(
     cuts: Mapping[ProcessId, Mapping[int, StateCut]], name: ProcessId, index: int
 ) -> dict[ProcessId, StateCut]:
-    """The greatest consistent line with the process at that checkpoint or before: receivers of orphans go back."""
+    """The greatest consistent line with the process at that checkpoint or before: receivers of orphans roll back."""
     left = {each: list(own.values()) for each, own in cuts.items()}
     left[name] = left[name][: list(cuts[name]).index(index) + 1]
     while True:
@@ -71,7 +71,7 @@ def test_no_checkpoint_of_a_job_is_useless() -> None:
     assert [seed for seed in range(150) if useless(PROTOCOL, seed)] == []
 
 
-def test_who_learns_nothing_from_messages_takes_useless_checkpoints() -> None:
+def test_a_process_that_ignores_headers_takes_useless_checkpoints() -> None:
     deaf = replace(PROTOCOL, worker=LearnsNothing)
 
     assert any(useless(deaf, seed) for seed in range(150))

@@ -1,4 +1,4 @@
-"""With forced checkpoints (HMNR) every checkpoint belongs to some line; without, some do not."""
+"""With forced checkpoints (HMNR) every checkpoint belongs to some line; without them, some do not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ P, Q, R = ProcessId("p"), ProcessId("q"), ProcessId("r")
 
 
 class ForcedHistory(History):
-    """Every message carries its header; a checkpoint comes before a delivery if the rule says so."""
+    """Every message carries its header; the rule takes a checkpoint before some deliveries."""
 
     rule = Forcing
 
@@ -49,7 +49,7 @@ class ForcedHistory(History):
 
 
 def useless(history):
-    """Checkpoints that no line has: the greatest line with the process at that checkpoint or before does not."""
+    """Checkpoints of no line: the greatest line with the process at that checkpoint or before lacks them."""
     found = []
     for process in history.processes:
         for index in range(len(history.known[process])):
@@ -89,10 +89,10 @@ class Never(Forcing):
 
 
 class Deaf(Forcing):
-    """Planted: messages teach nothing."""
+    """Planted: ignores headers."""
 
     def learn(self, header):
-        """Deleted."""
+        """Removed."""
 
 
 @pytest.mark.parametrize("rule", [Zigzag, Cycle, Never, Deaf])
@@ -113,7 +113,7 @@ def test_it_forces_less_often_than_a_higher_index_would():
     assert hmnr < index
 
 
-def test_the_knowledge_comes_back_from_a_record():
+def test_forcing_survives_a_record():
     forcing = Forcing(P, (P, Q, R))
     forcing.learn(Forcing(Q, (P, Q, R)).send(P))
     forcing.send(R)

@@ -1,4 +1,4 @@
-"""A graph knows its ends and its loops, and refuses what no source reaches."""
+"""A graph finds its ends and its loops, and refuses processes that no source reaches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_ends_and_loops_are_found() -> None:
     assert NESTED.regular_inputs[ProcessId("a")] == ("s->a",)
 
 
-def test_whoever_feeds_a_failed_process_is_upstream_and_a_loop_comes_as_a_whole() -> None:
+def test_upstream_of_a_failed_process_contains_its_senders_and_whole_loops() -> None:
     diamond = Graph("diamond", (("s", "a"), ("s", "b"), ("a", "k"), ("b", "k")))
 
     assert diamond.upstream_of(frozenset({ProcessId("a")})) == {"a", "s"}
@@ -25,13 +25,13 @@ def test_whoever_feeds_a_failed_process_is_upstream_and_a_loop_comes_as_a_whole(
 
 
 @pytest.mark.parametrize(
-    ("edges", "told"),
+    ("edges", "match"),
     [
         ((), "empty or repeat"),
         ((("s", "a"), ("s", "a")), "empty or repeat"),
         ((("s", "k"), ("a", "b"), ("b", "a")), r"no source reaches \['a', 'b'\]"),
     ],
 )
-def test_a_graph_without_a_way_from_a_source_is_refused(edges: tuple[tuple[str, str], ...], told: str) -> None:
-    with pytest.raises(ProtocolViolation, match=told):
+def test_a_graph_without_a_path_from_a_source_is_refused(edges: tuple[tuple[str, str], ...], match: str) -> None:
+    with pytest.raises(ProtocolViolation, match=match):
         Graph("wrong", edges)

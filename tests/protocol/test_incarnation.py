@@ -1,4 +1,4 @@
-"""G4: a message of an earlier life counts iff no recovery since has undone its send."""
+"""G4: a message of an earlier incarnation is valid iff no later recovery has undone its send."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def judge(source: ProcessId, sent_in: int, index: int, now: int, table: Rollback
 
 
 def newest_row_only(source: ProcessId, sent_in: int, index: int, now: int, table: RollbackTable) -> Age:
-    """The literal rule: compare with the current incarnation's row and nothing else."""
+    """The literal rule: compare with the current incarnation's row only."""
     if sent_in >= now:
         return judge(source, sent_in, index, now, table)
     return judge(source, now - 1, index, now, table)
 
 
 def drop_all_older(source: ProcessId, sent_in: int, index: int, now: int, table: RollbackTable) -> Age:
-    """The naive rule: whatever is older is void."""
+    """The naive rule: every older message is undone."""
     return Age.UNDONE if sent_in < now else judge(source, sent_in, index, now, table)
 
 
@@ -51,21 +51,21 @@ def test_a_vector_line_undoes_only_the_processes_it_names() -> None:
 
 
 def test_t14_a_doubly_stale_message_is_dropped_and_the_literal_rule_takes_it() -> None:
-    """Sent at index 4, undone from 3 by the first recovery; the second undoes only from 6."""
+    """Sent at index 4. The first recovery undid indices from 3, the second only from 6."""
     table = row(2, 3) | row(3, 6)
 
     assert judge(A, 1, 4, 3, table) is Age.UNDONE
     assert newest_row_only(A, 1, 4, 3, table) is Age.DELAYED
 
 
-def test_a_missing_row_is_an_error_and_no_guess() -> None:
+def test_a_missing_row_is_an_error() -> None:
     with pytest.raises(ProtocolViolation, match="row of incarnation 2"):
         judge(A, 1, 4, 3, row(3, 6))
 
 
 @dataclass
 class Sender:
-    """Ground truth: one process that sends, checkpoints and rolls back; it knows what was undone."""
+    """Ground truth: one process that sends, checkpoints and rolls back, and records its undone messages."""
 
     incarnation: int = 1
     index: int = 0
@@ -112,5 +112,5 @@ def test_the_full_table_agrees_with_ground_truth_over_many_recoveries() -> None:
 
 
 @pytest.mark.parametrize("rule", [newest_row_only, drop_all_older])
-def test_the_shorter_rules_do_not(rule: object) -> None:
+def test_the_shorter_rules_disagree_with_ground_truth(rule: object) -> None:
     assert mistakes(rule) > 0

@@ -54,12 +54,12 @@ def test_every_random_schedule_is_survived(protocol):
 
 
 @each_protocol
-def test_clocks_that_differ_break_nothing(protocol):
+def test_skewed_clocks_break_no_schedule(protocol):
     assert check_schedules(protocol, range(4), SKEWED)["forced"] > 10
 
 
 def test_adaptive_logging_logs_a_smaller_share():
-    """The ratio that both report; the difference is what an earlier incarnation sent and nobody undid."""
+    """By the ratio that both report; the difference are messages of an earlier incarnation that were not undone."""
     both = [check_schedules(protocol, range(20, 26)) for protocol in BOTH]
     always, adaptive = (counts["logged"] / counts["messages"] for counts in both)
     assert adaptive < always
@@ -131,7 +131,7 @@ def test_a_lower_index_is_logged_before_it_is_delivered():
     assert kinds(machine.handle(Stored(store.token, True))) == [Note, Deliver]
 
 
-def test_the_share_that_was_logged_is_counted_on_from_a_checkpoint():
+def test_the_share_of_logged_messages_continues_from_a_checkpoint():
     machine = at_index(2)
     (store,) = machine.handle(received(index=1))
     machine.handle(Stored(store.token, True))
@@ -159,7 +159,7 @@ def test_a_repeated_message_is_dropped():
     assert kinds(machine.handle(received())) == [Drop]
 
 
-def test_a_message_that_is_being_logged_stays_in_its_channel_when_it_comes_again():
+def test_a_repeated_message_stays_in_its_channel_while_the_first_is_being_logged():
     machine = at_index(2)
     (store,) = machine.handle(received(index=1))
     assert machine.handle(received(index=1)) == []
@@ -184,8 +184,8 @@ def test_the_timer_waits_for_the_next_full_interval():
     assert machine.handle(tick(700))[0].delay_ms == 300
 
 
-def test_what_comes_with_a_newer_incarnation_waits_for_the_checkpoint():
-    """The channel is held, but the host hands in what made this process go back."""
+def test_a_message_of_a_newer_incarnation_waits_for_the_checkpoint():
+    """The channel is held, but the host delivers the message that made this process roll back."""
     machine, _ = worker()
     machine.handle(tick(1_000))
     assert machine.handle(received()) == []
@@ -194,7 +194,7 @@ def test_what_comes_with_a_newer_incarnation_waits_for_the_checkpoint():
     assert kinds(stored)[-1] is StoreRecord  # index 0 is late now
 
 
-def test_a_checkpoint_nobody_asked_for_is_a_bug_of_the_host():
+def test_an_unexpected_stored_checkpoint_is_refused():
     with pytest.raises(InvalidTransition, match="no checkpoint is being stored"):
         worker()[0].handle(Stored("checkpoint", True))
 
@@ -206,7 +206,7 @@ def test_the_least_index_of_all_is_complete():
     assert machine.handle(peer) == []
 
 
-def test_a_sink_shows_the_rows_before_the_complete_checkpoint():
+def test_a_sink_publishes_rows_up_to_the_complete_checkpoint():
     machine, _ = worker()
     machine.handle(received())
     machine.handle(tick(1_000))
@@ -220,8 +220,8 @@ def test_a_sink_shows_the_rows_before_the_complete_checkpoint():
 # -- recovery ----------------------------------------------------------------------------------------------------------
 
 
-def test_after_a_recovery_nobody_is_above_the_line():
-    """The checkpoint served 4 to 9; the recovery went to 6."""
+def test_after_a_recovery_no_process_is_above_the_line():
+    """The checkpoint served indices 4 to 9; the recovery restored 6."""
     record = {**at_index(9).record(), "index": 9}
     machine, _ = worker(checkpoint=record, incarnation=2, table={2: Epoch(6)})
     assert machine.index == 6
@@ -253,8 +253,8 @@ def test_a_row_per_process_is_refused():
         local_part({}, {2: {K: Epoch(1)}}, Incarnation(2), at_index(2).record())
 
 
-def test_a_checkpoint_during_a_replay_does_not_cover_what_is_still_to_come():
-    """The message is in the log, not in the state: it stays there when the new checkpoint is complete."""
+def test_a_checkpoint_during_a_replay_does_not_cover_later_messages_of_the_log():
+    """The message is in the log, not in the state, so it stays in the log after the new checkpoint completes."""
     logger = at_index(2)
     (store,) = logger.handle(received(index=1))
     machine, _ = worker(checkpoint=at_index(2).record(), records={store.key: store.record})
@@ -285,7 +285,7 @@ def test_a_logged_message_whose_send_was_undone_is_erased():
 # -- receipts ----------------------------------------------------------------------------------------------------------
 
 
-def test_receipts_take_little_space_and_come_back_from_a_record():
+def test_receipts_are_compact_and_survive_a_record():
     receipts = Receipts()
     for seq in (1, 2, 5, 3, 7):
         receipts.add(message(seq=seq))

@@ -1,5 +1,4 @@
-"""The interface is wide enough for the protocols that are not barriers: a module each, and nothing else
-changes.
+"""The interface is wide enough for protocols other than barriers: each is one module, without changes elsewhere.
 
 `NEEDS` is the check on paper; the worker below is the check in code: index-based checkpointing (P6e), chosen
 because it stores before it delivers, forces checkpoints, and filters older incarnations.
@@ -29,10 +28,10 @@ NEEDS: dict[str, tuple[type[Event] | type[Effect], ...]] = {
     "receiver logging, both kinds": (*COMMON, v.Hold, v.Release, v.Erase, v.SinkTransaction, v.SinkReplied),
     "lease": (v.Received, v.Send, v.SetTimer, v.TimerElapsed, v.StoreRecord, v.Stored, v.Note),
 }
-"""Rules that need more than one life use `Restore` and the incarnation in every envelope."""
+"""Protocols with more than one incarnation use `Restore` and the incarnation in every envelope."""
 
 
-def test_every_word_is_needed_by_some_protocol_and_every_protocol_finds_its_words() -> None:
+def test_protocols_need_exactly_the_events_and_effects_of_the_interface() -> None:
     words = {word for words in NEEDS.values() for word in words}
     defined = {
         each
@@ -45,7 +44,7 @@ def test_every_word_is_needed_by_some_protocol_and_every_protocol_finds_its_word
 
 class Phase(Enum):
     RUNNING = "delivers"
-    RESTORING = "joins a newer life"
+    RESTORING = "joins a newer incarnation"
 
 
 ME, PEER, CHANNEL = ProcessId("q"), ProcessId("p"), ChannelId("p->q")
@@ -130,7 +129,7 @@ def test_a_protocol_over_plain_messages_is_a_table_like_any_other() -> None:
     assert missing_cells(IndexWorker) == []
 
 
-def test_a_message_from_a_higher_index_is_delivered_behind_a_forced_checkpoint(worker: IndexWorker) -> None:
+def test_a_message_from_a_higher_index_is_delivered_after_a_forced_checkpoint(worker: IndexWorker) -> None:
     effects = worker.handle(received(index=4))
 
     assert effects[0] == v.CaptureState(Epoch(4), v.CheckpointKind.FORCED)
@@ -150,13 +149,13 @@ def test_an_equal_index_is_delivered_at_once_and_sends_carry_the_index(worker: I
     assert (sent.message.index, sent.message.incarnation) == (1, 3)
 
 
-def test_older_lives_are_judged_by_the_whole_rollback_table(worker: IndexWorker) -> None:
-    """T14 inside a machine: index 4 of life 1 was undone by the first recovery, index 2 by none."""
+def test_messages_of_older_incarnations_are_judged_by_the_whole_rollback_table(worker: IndexWorker) -> None:
+    """T14 inside a machine: the first recovery undid index 4 of incarnation 1; index 2 is valid."""
     assert worker.handle(received(index=4, sent_in=1)) == [v.Drop(received(index=4, sent_in=1), "its send was undone")]
     assert [type(effect) for effect in worker.handle(received(index=2, sent_in=1))] == [v.StoreRecord]
 
 
-def test_a_newer_life_restores_first(worker: IndexWorker) -> None:
+def test_a_message_of_a_newer_incarnation_restores_first(worker: IndexWorker) -> None:
     newer = received(index=7, sent_in=4)
 
     assert worker.handle(newer) == [v.Restore(Incarnation(4), None, (newer,), {})]

@@ -1,4 +1,4 @@
-"""The interval dependency graph finds the same line as the solver, and what it calls discardable is never needed."""
+"""The interval dependency graph finds the same line as the solver, and no later failure needs a discardable checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ P, Q, R = ProcessId("p"), ProcessId("q"), ProcessId("r")
 
 
 def line_by_graph(history, failed, graph_of=IntervalGraph):
-    """Index per process, None for now."""
+    """Index per process, None for the current state."""
     marks = {p: Marks(history.marks[p], None if p in failed else history.seen[p]) for p in history.processes}
     undone = graph_of(marks).undone([(p, max(history.marks[p])) for p in failed])
     return {p: undone.get(p) for p in history.processes}
@@ -37,7 +37,7 @@ def failures(history):
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(2, 4), st.booleans(), STEPS)
-def test_reachable_intervals_are_what_the_greatest_line_undoes(processes, fifo, steps):
+def test_the_greatest_line_undoes_the_reachable_intervals(processes, fifo, steps):
     history = History(processes, fifo, steps)
     for failed in failures(history):
         assert line_by_graph(history, failed) == line_by_counts(history, failed)
@@ -45,8 +45,8 @@ def test_reachable_intervals_are_what_the_greatest_line_undoes(processes, fifo, 
 
 @settings(max_examples=120, deadline=None)
 @given(st.integers(2, 4), STEPS, STEPS, st.lists(st.integers(0, 9), min_size=4, max_size=4))
-def test_no_later_failure_needs_what_is_discardable(processes, before, after, reported):
-    """Theorem 3 with a coordinator that has not heard of everybody's newest checkpoints."""
+def test_no_later_failure_needs_a_discardable_checkpoint(processes, before, after, reported):
+    """Theorem 3 with a coordinator that lacks reports of the newest checkpoints."""
     early = History(processes, True, before)
     known = {p: dict(list(early.marks[p].items())[: 1 + n]) for p, n in zip(early.processes, reported, strict=False)}
     needed = IntervalGraph({p: Marks(marks) for p, marks in known.items()}).needed()
@@ -75,21 +75,21 @@ def test_lines_are_the_same_after_discardable_checkpoints_are_gone(processes, be
 
 
 class NewestOnly(IntervalGraph):
-    """Planted: a garbage collection that knows nothing of other processes."""
+    """Planted: a garbage collection that ignores other processes."""
 
     def needed(self):
         return {process: {0, max(own.checkpoints)} for process, own in self.marks.items()}
 
 
 class OpenIntervalsAreOne(IntervalGraph):
-    """Planted: intervals behind the newest known checkpoint count as that one."""
+    """Planted: intervals after the newest known checkpoint count as that one."""
 
     def _node(self, sender, interval):
         return (sender, self.marks[sender].begin_of(interval))
 
 
 @pytest.mark.parametrize("planted", [NewestOnly, OpenIntervalsAreOne])
-def test_the_future_shows_what_was_erased_too_early(planted):
+def test_a_later_failure_finds_a_planted_early_erasure(planted):
     wrong = []
     for seed in range(3_000):
         before, after = random_steps(seed), random_steps(seed + 100_000)
@@ -106,14 +106,14 @@ def test_the_future_shows_what_was_erased_too_early(planted):
     raise AssertionError("nothing was needed again")
 
 
-def test_checkpoints_that_nobody_can_come_back_to_are_discardable():
-    """p saves three times and talks to nobody: only the newest, and the initial one, are of use."""
+def test_checkpoints_that_no_recovery_can_restore_are_discardable():
+    """Process p saves three times and sends nothing: only the newest and the initial checkpoint are needed."""
     marks = {P: Marks({0: {}, 1: {}, 2: {}, 3: {}}), Q: Marks()}
     assert IntervalGraph(marks).needed() == {P: {0, 3}, Q: {0}}
 
 
 def test_an_unsaved_interval_keeps_the_checkpoint_before_its_receipt():
-    """q received from p's open interval between its checkpoints 1 and 2: if p fails, q goes back to 1."""
+    """Process q received from p's open interval between its checkpoints 1 and 2: if p fails, q restores 1."""
     marks = {P: Marks({0: {}, 1: {}}), Q: Marks({0: {}, 1: {}, 2: {P: 1}, 3: {P: 1}})}
     graph = IntervalGraph(marks)
     assert graph.undone([(P, 1)]) == {P: 1, Q: 1}
@@ -121,7 +121,7 @@ def test_an_unsaved_interval_keeps_the_checkpoint_before_its_receipt():
 
 
 def test_an_interval_that_is_not_known_yet_counts_as_open():
-    """q has received from interval 4 of p, of which only checkpoint 1 is reported."""
+    """Process q has received from interval 4 of p, and p has reported only checkpoint 1."""
     marks = {P: Marks({0: {}, 1: {}}), Q: Marks({0: {}, 1: {}, 2: {P: 4}, 3: {P: 4}})}
     graph = IntervalGraph(marks)
     assert graph.undone([(P, 1)]) == {P: 1, Q: 1}

@@ -1,4 +1,4 @@
-"""The checkpoint lease's machines, one promise at a time: replica, primary, rotation, timeouts, the store's rule."""
+"""Machines of the checkpoint lease: replica and primary."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ REPLICA_EVENTS: dict[type[Event], Event] = {
 }
 
 
-def test_a_lease_for_this_life_sets_a_timer_from_the_report_and_allows_a_checkpoint() -> None:
+def test_a_lease_for_this_incarnation_sets_a_timer_from_the_report_and_allows_a_checkpoint() -> None:
     machine = replica()
 
     effects = machine.handle(EntryExecuted(1, FOR_B, 10_100))
@@ -111,9 +111,9 @@ def test_a_lease_for_this_life_sets_a_timer_from_the_report_and_allows_a_checkpo
 @pytest.mark.parametrize(
     ("terms", "local_ms"),
     [(Terms(A, 1, 10_000, 700, 1_000), 10_100), (Terms(B, 2, 10_000, 700, 1_000), 10_100), (FOR_B, 10_700)],
-    ids=["another's", "another life's", "too late"],
+    ids=["another process", "another incarnation", "too late"],
 )
-def test_any_other_lease_gives_no_right_and_is_known(terms: Terms, local_ms: int) -> None:
+def test_any_other_lease_is_recorded_and_gives_no_right(terms: Terms, local_ms: int) -> None:
     machine = replica()
 
     assert machine.handle(EntryExecuted(1, terms, local_ms)) == []
@@ -129,12 +129,12 @@ def test_a_primary_takes_no_checkpoint_under_a_lease_of_its_own() -> None:
     assert not machine.may_take
 
 
-def test_nothing_is_executed_out_of_turn() -> None:
+def test_entries_are_executed_in_order() -> None:
     with pytest.raises(InvalidTransition, match="0 entries are executed here"):
         replica().handle(EntryExecuted(2, None, 0))
 
 
-def test_while_a_checkpoint_is_taken_or_published_nothing_is_executed() -> None:
+def test_no_entry_is_executed_while_a_checkpoint_is_taken_or_published() -> None:
     assert [make().executes for make in (replica, granted, taking, publishing, leading)] == [
         True, True, False, False, True,
     ]  # fmt: skip
@@ -142,7 +142,7 @@ def test_while_a_checkpoint_is_taken_or_published_nothing_is_executed() -> None:
         taking().handle(EntryExecuted(2, None, 10_400))
 
 
-def test_a_checkpoint_is_published_under_the_lease_and_with_what_it_covers() -> None:
+def test_a_checkpoint_is_published_under_the_lease_and_with_its_covered_entries() -> None:
     machine = granted()
     machine.handle(EntryExecuted(2, None, 10_150))
     machine.handle(CheckpointStarted(1, 10_200))
@@ -169,7 +169,7 @@ def test_a_fenced_holder_records_nothing() -> None:
 
 
 @pytest.mark.parametrize("make", [granted, taking, publishing])
-def test_the_right_ends_with_its_time(make: Any) -> None:
+def test_the_right_ends_at_its_deadline(make: Any) -> None:
     machine = make()
 
     assert machine.handle(LeaseElapsed(1))[0] == DiscardCheckpoint(1)
@@ -180,7 +180,7 @@ def test_the_right_ends_with_its_time(make: Any) -> None:
 @pytest.mark.parametrize(
     ("make", "event"), [(granted, CheckpointStarted(1, 10_700)), (taking, CheckpointWritten(1, 10_700))]
 )
-def test_who_stood_still_notices_before_the_timer_does(make: Any, event: Event) -> None:
+def test_a_paused_holder_notices_the_deadline_before_its_timer_does(make: Any, event: Event) -> None:
     assert make().handle(event)[0] == DiscardCheckpoint(1)
 
 
@@ -188,7 +188,7 @@ def test_a_checkpoint_that_fails_is_discarded() -> None:
     assert taking().handle(CheckpointFailed(1))[0] == DiscardCheckpoint(1)
 
 
-def test_the_next_lease_in_the_log_ends_the_right() -> None:
+def test_the_next_lease_in_the_log_ends_the_right_of_the_last() -> None:
     machine = granted()
 
     effects = machine.handle(EntryExecuted(2, Terms(C, 1, 0, 700, 1_000), 10_200))
@@ -198,7 +198,7 @@ def test_the_next_lease_in_the_log_ends_the_right() -> None:
     assert machine.lease.token == 2
 
 
-def test_an_elected_holder_gives_up_and_does_not_take_up_again() -> None:
+def test_an_elected_holder_gives_up_its_lease_for_good() -> None:
     machine = granted()
 
     assert machine.handle(Elected())[0] == DiscardCheckpoint(1)
@@ -207,14 +207,14 @@ def test_an_elected_holder_gives_up_and_does_not_take_up_again() -> None:
     assert not machine.may_take
 
 
-def test_what_belongs_to_an_earlier_lease_is_dropped() -> None:
+def test_an_event_of_an_earlier_lease_is_dropped() -> None:
     machine = taking()
 
     assert [type(effect) for effect in machine.handle(LeaseElapsed(0))] == [Drop]
     assert machine.taking
 
 
-def test_a_new_life_goes_on_from_the_checkpoint() -> None:
+def test_a_new_incarnation_continues_from_the_checkpoint() -> None:
     machine = Replica(B, 2, MEMBERS, LeasedCheckpoint(1, 5, {A: Turn(3), B: Turn(0, 900), C: Turn(1)}))
 
     machine.handle(EntryExecuted(6, Terms(C, 1, 0, 700, 1_000), 0))
@@ -255,7 +255,7 @@ PRIMARY_EVENTS: dict[type[Event], Event] = {
 }
 
 
-def test_a_lease_names_life_and_clock_of_the_report_and_what_its_holder_may_use() -> None:
+def test_a_lease_names_incarnation_clock_and_time_of_its_holder() -> None:
     machine = primary()
     hear(machine, B, 100)
 
@@ -264,7 +264,7 @@ def test_a_lease_names_life_and_clock_of_the_report_and_what_its_holder_may_use(
     assert not machine.is_due(200)
 
 
-def test_without_a_fresh_report_nobody_is_a_candidate() -> None:
+def test_only_a_process_with_a_fresh_report_is_a_candidate() -> None:
     machine = primary()
     hear(machine, B, 100)
 
@@ -280,19 +280,19 @@ def test_a_primary_is_no_candidate_itself() -> None:
     assert machine.candidates(100) == {}
 
 
-def test_an_append_without_an_answer_is_waited_for() -> None:
+def test_a_primary_waits_for_an_append_without_an_answer() -> None:
     machine = issuing()
 
     assert machine.handle(Ticked(9_999, 0)) == []
     assert machine.phase is P.ISSUING
 
 
-def test_a_lease_that_this_primary_did_not_ask_for_is_a_bug_of_the_host() -> None:
+def test_a_lease_that_this_primary_did_not_append_is_refused() -> None:
     with pytest.raises(InvalidTransition, match="nobody else may append"):
         issuing().handle(LeaseChosen(Lease(1, Terms(C, 1, 0, 700, 1_000)), 300))
 
 
-def test_the_deadline_is_passed_not_reached() -> None:
+def test_a_lease_times_out_after_its_deadline_not_at_it() -> None:
     machine = waiting()
     hear(machine, C, 1_000)
 
@@ -303,7 +303,7 @@ def test_the_deadline_is_passed_not_reached() -> None:
     assert effects == [Note("lease timed out", "b under 1"), AppendLease(Terms(C, 1, 10_000, 700, 1_000))]
 
 
-def test_after_a_timeout_without_candidates_the_lease_is_over_all_the_same() -> None:
+def test_a_lease_times_out_without_other_candidates_too() -> None:
     machine = waiting()
 
     assert machine.handle(Ticked(5_000, 0)) == [Note("lease timed out", "b under 1")]
@@ -326,7 +326,7 @@ def test_a_payload_that_includes_the_lease_ends_it_and_is_measured_from_the_repo
     assert machine.estimate(B) == first_estimate(0, SETTINGS).succeeded(300, SETTINGS)
 
 
-def test_a_holder_whose_lease_is_the_newest_entry_has_used_it() -> None:
+def test_a_holder_can_use_a_lease_that_is_the_newest_entry() -> None:
     holder = publishing()
     (recorded,) = holder.handle(PublishAnswered(1, Admission.ACCEPTED))
     assert isinstance(recorded, RecordPayload)
@@ -335,21 +335,21 @@ def test_a_holder_whose_lease_is_the_newest_entry_has_used_it() -> None:
     assert hear(machine, B, 400, 10_300, recorded.payload) == [Note("lease used", "b has published under 1")]
 
 
-def test_a_lease_that_is_returned_is_over_at_once_and_says_nothing_about_times() -> None:
+def test_a_returned_lease_ends_at_once_and_leaves_the_estimate() -> None:
     machine = waiting()
 
     assert machine.handle(LeaseReturned(1)) == [Note("lease returned", "b will not use 1")]
     assert (machine.phase, machine.estimate(B)) == (P.FREE, first_estimate(0, SETTINGS))
 
 
-def test_another_lease_that_is_returned_does_not_end_this_one() -> None:
+def test_the_return_of_another_lease_does_not_end_this_one() -> None:
     machine = waiting()
 
     assert [type(effect) for effect in machine.handle(LeaseReturned(0))] == [Drop]
     assert machine.phase is P.WAITING
 
 
-def test_a_new_primary_counts_the_whole_time_again_on_its_own_clock() -> None:
+def test_a_new_primary_waits_the_whole_time_again_on_its_own_clock() -> None:
     machine = primary(Lease(7, FOR_B), local_ms=5_000)
 
     assert not machine.is_due(6_000)
@@ -363,7 +363,7 @@ def test_a_new_primary_waits_for_a_lease_of_its_own_too() -> None:
     assert machine.handle(Ticked(5_100, 0)) == []
 
 
-def test_an_inherited_lease_that_is_used_says_nothing_about_times() -> None:
+def test_a_used_inherited_lease_leaves_the_estimate() -> None:
     machine = primary(Lease(7, FOR_B), local_ms=5_000)
 
     assert hear(machine, B, 5_100, payload=8) == [Note("lease used", "b has published under 7")]
@@ -378,15 +378,15 @@ def test_a_late_report_does_not_undo_a_newer_one() -> None:
 
 
 def test_timeouts_in_a_row_at_the_longest_lease_raise_an_alert() -> None:
-    machine, told, at = primary(), [], 0
+    machine, noted, at = primary(), [], 0
     for token in range(1, 7):
         hear(machine, B, at, clock_ms=10_000 + token)
         (append,) = [each for each in machine.handle(Ticked(at, 0)) if isinstance(each, AppendLease)]
         machine.handle(LeaseChosen(Lease(token, append.terms), at))
         at += append.terms.ttl_ms + 1
-        told.append([each.what for each in machine.handle(Ticked(at, 0)) if isinstance(each, Note)])
+        noted.append([each.what for each in machine.handle(Ticked(at, 0)) if isinstance(each, Note)])
 
-    assert told == [["lease timed out"]] * 4 + [["lease timed out", "lease alert"]] * 2
+    assert noted == [["lease timed out"]] * 4 + [["lease timed out", "lease alert"]] * 2
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -395,7 +395,7 @@ each_machine = pytest.mark.parametrize("machine", [Replica, Primary])
 
 
 @each_machine
-def test_the_tables_decide_everything(machine: type[Machine[Any]]) -> None:
+def test_the_tables_have_a_cell_for_every_phase_and_event(machine: type[Machine[Any]]) -> None:
     assert missing_cells(machine) == []
     assert set(machine.TABLE) == {(phase, event) for phase in machine.PHASES for event in machine.EVENTS}
 
@@ -419,7 +419,7 @@ def outcome(make: Any, phase: Any, event: Event) -> str:
 
 
 def as_the_table_says(phase: Any, event: Event, cell: Any) -> str:
-    """With the newest token: what the table does not allow is refused, or dropped where no lease is held."""
+    """An event with the newest token that the table does not allow is refused, or dropped if no lease is held."""
     if isinstance(cell, str):
         return "handled"
     without_lease = phase in (R.FOLLOWING, R.LEADING, P.FREE, P.ISSUING)

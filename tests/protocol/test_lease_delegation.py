@@ -1,4 +1,4 @@
-"""Who does a job's upkeep: one standby at a time, the driver only without one, always somebody. Each rule sees a planted bug."""
+"""One standby at a time does a job's maintenance; the driver does it if there is none. Each rule finds a planted bug."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Kind = type[Delegation]
 Holder = type[StandbyLease]
 
 
-def told(node: ProcessId = B, clock_ms: int | None = 0, lease_of: int = 1, is_here: bool = False) -> StandbyReport:
+def note_of(node: ProcessId = B, clock_ms: int | None = 0, lease_of: int = 1, is_here: bool = False) -> StandbyReport:
     return StandbyReport(node, lease_of, clock_ms, 100, is_here)
 
 
@@ -30,169 +30,171 @@ def driver(kind: Kind, inherited: Lease | None = None, incarnation: int = 1) -> 
     return kind(incarnation, SETTINGS, inherited, {}, 0)
 
 
-def heard_twice(delegation: Delegation, *nodes: ProcessId, at_ms: int = 0) -> None:
-    """Each has written its note anew."""
-    delegation.heard([told(node, 1_000) for node in nodes], at_ms)
-    delegation.heard([told(node, 1_500) for node in nodes], at_ms + 500)
+def report_twice(delegation: Delegation, *nodes: ProcessId, at_ms: int = 0) -> None:
+    """Two reports of each standby: the second proves that it is alive."""
+    delegation.heard([note_of(node, 1_000) for node in nodes], at_ms)
+    delegation.heard([note_of(node, 1_500) for node in nodes], at_ms + 500)
 
 
-def leased(delegation: Delegation, at_ms: int, token: int = 7) -> Lease:
+def grant_lease(delegation: Delegation, at_ms: int, token: int = 7) -> Lease:
     terms = delegation.asks(at_ms, 0)
     assert terms is not None
     delegation.chosen(token, at_ms)
     return Lease(token, terms)
 
 
-def test_a_driver_is_watched_while_a_standby_may_be_alive_that_would_replace_it() -> None:
+def test_a_driver_is_watched_while_a_standby_of_its_incarnation_may_be_alive() -> None:
     delegation = driver(Delegation)
-    delegation.heard([told(B, lease_of=0)], 0)
-    assert not delegation.is_watched(0), "it has not seen this incarnation yet"
-    delegation.heard([told(B, None)], 1_000)
+    delegation.heard([note_of(B, lease_of=0)], 0)
+    assert not delegation.is_watched(0), "the standby has not seen this incarnation yet"
+    delegation.heard([note_of(B, None)], 1_000)
     assert delegation.is_watched(1_000 + FRESH_MS), "also one that does no maintenance"
     assert not delegation.is_watched(1_001 + FRESH_MS)
-    delegation.heard([told(B, 2_000)], 8_000)
+    delegation.heard([note_of(B, 2_000)], 8_000)
     assert delegation.is_watched(8_000)
     delegation.heard([], 8_001)
-    assert not delegation.is_watched(8_001), "it has withdrawn its note"
+    assert not delegation.is_watched(8_001), "the standby has withdrawn its note"
 
 
 # -- the driver's part -------------------------------------------------------------------------------------------------------
 
 
-def does_it_itself_where_nobody_waits(kind: Kind) -> None:
+def driver_works_without_standbys(kind: Kind) -> None:
     delegation = driver(kind)
     delegation.heard([], 0)
     assert delegation.is_ours(0)
     assert delegation.asks(0, 0) is None
 
 
-def leaves_it_alone_while_a_standby_may_be_alive(kind: Kind) -> None:
-    """Also before that is known: a note is there."""
+def driver_waits_while_a_standby_may_be_alive(kind: Kind) -> None:
+    """Its note alone, before a second one proves that it is alive."""
     delegation = driver(kind)
-    delegation.heard([told()], 0)
+    delegation.heard([note_of()], 0)
     assert not delegation.is_ours(FRESH_MS)
-    assert delegation.asks(FRESH_MS, 0) is None, "nobody has a lease whose note may be a dead one's"
+    assert delegation.asks(FRESH_MS, 0) is None, "one note may be of a dead standby: no lease for it"
 
 
-def leaves_it_alone_while_a_lease_is_out(kind: Kind) -> None:
+def driver_waits_while_a_lease_is_out(kind: Kind) -> None:
     delegation = driver(kind)
-    heard_twice(delegation, B)
-    lease = leased(delegation, 600)
+    report_twice(delegation, B)
+    lease = grant_lease(delegation, 600)
     assert not delegation.is_ours(600 + lease.terms.ttl_ms)
 
 
-def takes_it_back_when_the_last_one_is_silent(kind: Kind) -> None:
+def driver_resumes_when_the_last_standby_is_silent(kind: Kind) -> None:
     delegation = driver(kind)
-    heard_twice(delegation, B)
+    report_twice(delegation, B)
     assert delegation.is_ours(501 + FRESH_MS)
 
 
-def takes_it_back_when_the_holders_time_is_over(kind: Kind) -> None:
+def driver_resumes_after_the_deadline_of_the_lease(kind: Kind) -> None:
     delegation = driver(kind)
-    heard_twice(delegation, B)
-    lease = leased(delegation, 600)
+    report_twice(delegation, B)
+    lease = grant_lease(delegation, 600)
     assert delegation.is_ours(601 + lease.terms.ttl_ms)
 
 
-def tells_of_a_turn_that_took_too_long(kind: Kind) -> None:
+def driver_notes_a_turn_that_took_too_long(kind: Kind) -> None:
     delegation = driver(kind)
-    heard_twice(delegation, B)
-    lease = leased(delegation, 600)
+    report_twice(delegation, B)
+    lease = grant_lease(delegation, 600)
     assert delegation.notes() == []
     delegation.is_ours(601 + lease.terms.ttl_ms)
     assert [note.what for note in delegation.notes()] == ["lease timed out"]
     assert delegation.notes() == []
 
 
-def takes_it_back_at_once_when_the_holder_is_gone(kind: Kind) -> None:
+def driver_resumes_at_once_when_the_holder_is_gone(kind: Kind) -> None:
     delegation = driver(kind)
-    heard_twice(delegation, B)
-    leased(delegation, 600)
+    report_twice(delegation, B)
+    grant_lease(delegation, 600)
     delegation.heard([], 700)
     assert delegation.is_ours(700)
 
 
-def gives_it_to_a_process_that_is_seen_at_once(kind: Kind) -> None:
+def driver_leases_at_once_to_a_process_on_its_machine(kind: Kind) -> None:
     delegation = driver(kind)
-    delegation.heard([told(is_here=True)], 0)
-    assert leased(delegation, 0).terms.holder == B
+    delegation.heard([note_of(is_here=True)], 0)
+    assert grant_lease(delegation, 0).terms.holder == B
 
 
-def gives_nothing_to_who_waits_behind_another_incarnation(kind: Kind) -> None:
-    """It may be this very driver's own note, of before it led."""
+def driver_leases_only_to_standbys_of_its_incarnation(kind: Kind) -> None:
+    """The note may be this driver's own, from its time as a standby."""
     delegation = driver(kind, incarnation=2)
-    delegation.heard([told(is_here=True, lease_of=1)], 0)
-    delegation.heard([told(clock_ms=500, is_here=True, lease_of=1)], 500)
+    delegation.heard([note_of(is_here=True, lease_of=1)], 0)
+    delegation.heard([note_of(clock_ms=500, is_here=True, lease_of=1)], 500)
     assert delegation.asks(500, 0) is None
 
 
-def gives_nothing_to_who_takes_no_lease(kind: Kind) -> None:
-    """Its note has no clock: the maintenance stays the driver's."""
+def driver_leases_only_to_standbys_with_a_clock(kind: Kind) -> None:
+    """A note without a clock: maintenance stays with the driver."""
     delegation = driver(kind)
-    delegation.heard([told(clock_ms=None, is_here=True)], 0)
+    delegation.heard([note_of(clock_ms=None, is_here=True)], 0)
     assert delegation.asks(0, 0) is None
     assert delegation.is_ours(0)
 
 
-def gives_one_lease_at_a_time(kind: Kind) -> None:
+def driver_issues_one_lease_at_a_time(kind: Kind) -> None:
     delegation = driver(kind)
-    heard_twice(delegation, B, C)
-    leased(delegation, 600)
-    heard_twice(delegation, B, C, at_ms=1_000)
+    report_twice(delegation, B, C)
+    grant_lease(delegation, 600)
+    report_twice(delegation, B, C, at_ms=1_000)
     assert delegation.asks(1_600, 0) is None
 
 
-def goes_on_when_a_turn_is_over(kind: Kind) -> None:
-    """The note that was written later may have been read sooner than the log."""
+def driver_issues_the_next_lease_after_a_turn(kind: Kind) -> None:
+    """The driver may read the later note before it reads the log."""
     delegation = driver(kind)
-    heard_twice(delegation, B)
-    lease = leased(delegation, 600)
-    delegation.heard([told(clock_ms=9_000)], 700)
+    report_twice(delegation, B)
+    lease = grant_lease(delegation, 600)
+    delegation.heard([note_of(clock_ms=9_000)], 700)
     delegation.ended(lease, 9, 8_000, False, 800)
-    assert leased(delegation, 900, token=10).terms.reported_ms == 9_000
+    assert grant_lease(delegation, 900, token=10).terms.reported_ms == 9_000
 
 
-def waits_for_a_lease_that_it_inherits(kind: Kind) -> None:
+def driver_waits_for_an_inherited_lease(kind: Kind) -> None:
     inherited = Lease(5, Terms(C, 1, 0, 14_000, 20_000))
     delegation = driver(kind, inherited, incarnation=2)
-    delegation.heard([told(C, 0, 1), told(B, 1_000, 2, is_here=True)], 0)
+    delegation.heard([note_of(C, 0, 1), note_of(B, 1_000, 2, is_here=True)], 0)
     assert delegation.asks(0, 0) is None
     assert not delegation.is_ours(0)
 
 
-def spares_who_gives_it_back(kind: Kind) -> None:
-    """What fails there is tried here: a standby that cannot do it must not keep the job from its upkeep."""
+def driver_works_after_a_failed_turn_and_spares_the_standby(kind: Kind) -> None:
+    """The driver does the work that failed there, so a standby that cannot do it does not stop maintenance."""
     delegation = driver(kind)
-    heard_twice(delegation, B)
-    lease = leased(delegation, 600)
+    report_twice(delegation, B)
+    lease = grant_lease(delegation, 600)
     delegation.ended(lease, 9, 8_000, True, 800)
-    delegation.heard([told(clock_ms=9_000)], 900)
+    delegation.heard([note_of(clock_ms=9_000)], 900)
     assert delegation.is_ours(900)
     assert delegation.asks(900, 0) is None
-    delegation.heard([told(clock_ms=70_000)], 801 + SPARED_MS)
+    delegation.heard([note_of(clock_ms=70_000)], 801 + SPARED_MS)
     assert delegation.asks(801 + SPARED_MS, 0) is not None
 
 
-def keeps_asking_for_what_nobody_knows_the_fate_of(kind: Kind) -> None:
+def driver_repeats_a_request_of_unknown_outcome(kind: Kind) -> None:
     delegation = driver(kind)
-    heard_twice(delegation, B)
+    report_twice(delegation, B)
     asked = delegation.asks(600, 0)
     assert asked is not None
     assert delegation.asks(700, 99) == asked
 
 
-def lets_standbys_take_turns(kind: Kind) -> None:
-    """Those of a job that had none before; whatever is drawn."""
+def standbys_take_turns(kind: Kind) -> None:
+    """In a new job, and with any draw."""
     delegation = driver(kind)
     holders = [holder_of_turn(delegation, turn, draw=0) for turn in range(1, 30)]
     assert patience_of_two(holders) <= patience(3, SETTINGS)
 
 
-def takes_turns_by_health(kind: Kind) -> None:
-    """Of a healthy standby and one that is not, the healthy one gets the larger share of the draws."""
+def standbys_take_turns_by_health(kind: Kind) -> None:
+    """Health weighs the draw: a standby of 100 gets twice the share of one of 50."""
     delegation = driver(kind)
     for clock_ms in (1_000, 1_500):
-        delegation.heard([replace(told(B, clock_ms), health=100), replace(told(C, clock_ms), health=50)], clock_ms)
+        delegation.heard(
+            [replace(note_of(B, clock_ms), health=100), replace(note_of(C, clock_ms), health=50)], clock_ms
+        )
     chosen = [copy.deepcopy(delegation).asks(1_600, draw) for draw in range(0, DRAWS, DRAWS // 300)]
     assert sum(terms is not None and terms.holder == B for terms in chosen) == pytest.approx(200, abs=2)
 
@@ -200,7 +202,7 @@ def takes_turns_by_health(kind: Kind) -> None:
 def holder_of_turn(delegation: Delegation, turn: int, draw: int) -> ProcessId:
     at_ms = turn * 10_000
     for clock_ms in (at_ms, at_ms + 500):
-        delegation.heard([told(node, clock_ms) for node in (B, C)], clock_ms)
+        delegation.heard([note_of(node, clock_ms) for node in (B, C)], clock_ms)
     terms = delegation.asks(at_ms + 600, draw)
     assert terms is not None
     delegation.chosen(2 * turn, at_ms + 600)
@@ -214,23 +216,23 @@ def patience_of_two(holders: Sequence[ProcessId]) -> int:
 
 
 DRIVERS: list[Callable[[Kind], None]] = [
-    does_it_itself_where_nobody_waits,
-    leaves_it_alone_while_a_standby_may_be_alive,
-    leaves_it_alone_while_a_lease_is_out,
-    takes_it_back_when_the_last_one_is_silent,
-    takes_it_back_when_the_holders_time_is_over,
-    tells_of_a_turn_that_took_too_long,
-    takes_it_back_at_once_when_the_holder_is_gone,
-    gives_it_to_a_process_that_is_seen_at_once,
-    gives_nothing_to_who_waits_behind_another_incarnation,
-    gives_nothing_to_who_takes_no_lease,
-    gives_one_lease_at_a_time,
-    goes_on_when_a_turn_is_over,
-    waits_for_a_lease_that_it_inherits,
-    spares_who_gives_it_back,
-    keeps_asking_for_what_nobody_knows_the_fate_of,
-    lets_standbys_take_turns,
-    takes_turns_by_health,
+    driver_works_without_standbys,
+    driver_waits_while_a_standby_may_be_alive,
+    driver_waits_while_a_lease_is_out,
+    driver_resumes_when_the_last_standby_is_silent,
+    driver_resumes_after_the_deadline_of_the_lease,
+    driver_notes_a_turn_that_took_too_long,
+    driver_resumes_at_once_when_the_holder_is_gone,
+    driver_leases_at_once_to_a_process_on_its_machine,
+    driver_leases_only_to_standbys_of_its_incarnation,
+    driver_leases_only_to_standbys_with_a_clock,
+    driver_issues_one_lease_at_a_time,
+    driver_issues_the_next_lease_after_a_turn,
+    driver_waits_for_an_inherited_lease,
+    driver_works_after_a_failed_turn_and_spares_the_standby,
+    driver_repeats_a_request_of_unknown_outcome,
+    standbys_take_turns,
+    standbys_take_turns_by_health,
 ]
 
 
@@ -252,7 +254,7 @@ def holding(kind: Holder, *leases: Lease, at_ms: int = 200) -> StandbyLease:
     return machine
 
 
-def takes_one_turn_of_its_own_lease(kind: Holder) -> None:
+def standby_takes_one_turn_per_lease(kind: Holder) -> None:
     machine = holding(kind, Lease(7, FOR_B))
     assert machine.looked(Lease(7, FOR_B), 200)
     assert machine.begins(300) == 7
@@ -262,12 +264,12 @@ def takes_one_turn_of_its_own_lease(kind: Holder) -> None:
     assert not machine.looked(Lease(7, FOR_B), 300), "one lease, one turn"
 
 
-def takes_no_turn_of_anothers(kind: Holder) -> None:
+def standby_ignores_the_lease_of_another(kind: Holder) -> None:
     assert not holding(kind).looked(Lease(7, replace(FOR_B, holder=C)), 200)
 
 
-def stops_when_its_share_of_the_time_is_up(kind: Holder) -> None:
-    """Seven tenths of what the driver waits, from its own clock's reading in the note that was answered."""
+def standby_stops_after_its_share_of_the_time(kind: Holder) -> None:
+    """Seven tenths of the driver's wait, counted on the standby's clock from the note that the lease answers."""
     machine = holding(kind, Lease(7, FOR_B))
     machine.begins(300)
     assert not machine.goes_on(800)
@@ -277,13 +279,13 @@ def stops_when_its_share_of_the_time_is_up(kind: Holder) -> None:
     assert holding(kind, Lease(7, FOR_B)).begins(800) is None
 
 
-def takes_nothing_up_from_before_it_was_there(kind: Holder) -> None:
+def standby_ignores_a_lease_older_than_itself(kind: Holder) -> None:
     machine = kind(B)
     assert not machine.looked(Lease(7, FOR_B), 200)
 
 
-def takes_the_next_turn_after_an_answer_that_never_came(kind: Holder) -> None:
-    """The turn was done, and the append of its row failed in a way that says nothing about the outcome."""
+def standby_takes_the_next_turn_after_a_missing_answer(kind: Holder) -> None:
+    """The turn was done; the append of its row failed with an unknown outcome."""
     machine = holding(kind, Lease(7, FOR_B))
     machine.begins(300)
     assert machine.is_done(400)
@@ -293,11 +295,11 @@ def takes_the_next_turn_after_an_answer_that_never_came(kind: Holder) -> None:
 
 
 HOLDERS: list[Callable[[Holder], None]] = [
-    takes_the_next_turn_after_an_answer_that_never_came,
-    takes_one_turn_of_its_own_lease,
-    takes_no_turn_of_anothers,
-    stops_when_its_share_of_the_time_is_up,
-    takes_nothing_up_from_before_it_was_there,
+    standby_takes_the_next_turn_after_a_missing_answer,
+    standby_takes_one_turn_per_lease,
+    standby_ignores_the_lease_of_another,
+    standby_stops_after_its_share_of_the_time,
+    standby_ignores_a_lease_older_than_itself,
 ]
 
 
@@ -309,36 +311,36 @@ def test_a_standby_keeps_the_rule(rule: Callable[[Holder], None]) -> None:
 # -- planted bugs ------------------------------------------------------------------------------------------------------------
 
 
-class WorksBesideStandbys(Delegation):
-    """A driver that does the upkeep while a standby may."""
+class WorksWhileStandbysLive(Delegation):
+    """A driver that does maintenance while a standby may do it too."""
 
     def is_ours(self, local_ms: int) -> bool:
         return True
 
 
-class WorksBesideTheHolder(Delegation):
-    """It has given the upkeep away, and does it all the same."""
+class WorksWhileALeaseIsOut(Delegation):
+    """A driver that has issued a lease and does maintenance all the same."""
 
     def is_ours(self, local_ms: int) -> bool:
         return self.out is not None or super().is_ours(local_ms)
 
 
-class LeavesItForEver(Delegation):
-    """What was once a standby's is never the driver's again."""
+class NeverResumes(Delegation):
+    """After the first lease, the driver never does maintenance again."""
 
     def is_ours(self, local_ms: int) -> bool:
         return super().is_ours(local_ms) and not self.turns
 
 
 class BelievesAnyNote(Delegation):
-    """A note is a standby, changed or not."""
+    """A driver that takes one note, never rewritten, as proof of a live standby."""
 
-    def _hear(self, told: StandbyReport, local_ms: int) -> None:
-        super()._hear(replace(told, is_here=True), local_ms)
+    def _hear(self, report: StandbyReport, local_ms: int) -> None:
+        super()._hear(replace(report, is_here=True), local_ms)
 
 
 class LooksOnlyForLeases(Delegation):
-    """As long as no lease is out, there is nobody."""
+    """A driver that assumes no standby as long as it has issued no lease."""
 
     def _may_live(self, local_ms: int) -> bool:
         return False
@@ -352,64 +354,64 @@ class ForgetsWhatItInherits(Delegation):
 
 
 class WaitsForTheDead(Delegation):
-    """A holder that is gone has its time all the same."""
+    """A driver that waits out the lease of a holder that is gone."""
 
     def heard(self, notes: Sequence[StandbyReport], local_ms: int) -> None:
         super().heard([*notes, *(known.report for known in self._known.values())], local_ms)
 
 
 class WaitsForTheSilent(Delegation):
-    """Nobody looks whether the time is over, unless there is a candidate."""
+    """A driver that checks the lease's deadline only if there is another candidate."""
 
     def _give_up_on_silent(self, local_ms: int) -> None:
         pass
 
 
-class SparesNobody(Delegation):
+class SparesNoStandby(Delegation):
     def _is_spared(self, node: ProcessId, local_ms: int) -> bool:
         return False
 
 
 class LeasesToItself(Delegation):
-    """Behind whom a standby waits does not matter."""
+    """A driver that ignores for which incarnation a standby waits."""
 
-    def _hear(self, told: StandbyReport, local_ms: int) -> None:
-        super()._hear(replace(told, lease_of=self._incarnation), local_ms)
+    def _hear(self, report: StandbyReport, local_ms: int) -> None:
+        super()._hear(replace(report, lease_of=self._incarnation), local_ms)
 
 
 class CountsNoMembers(Delegation):
-    """Who has had no turn does not count: in a new job everybody is overdue, and the last by name is forced."""
+    """Standbys without a turn do not count, so in a new job all are overdue, and the last by name is forced."""
 
     def _count_members(self) -> None:
         pass
 
 
 BUGS: list[tuple[Kind, Callable[[Kind], None]]] = [
-    (WorksBesideStandbys, leaves_it_alone_while_a_lease_is_out),
-    (WorksBesideStandbys, leaves_it_alone_while_a_standby_may_be_alive),
-    (WorksBesideTheHolder, leaves_it_alone_while_a_lease_is_out),
-    (LeavesItForEver, takes_it_back_when_the_holders_time_is_over),
-    (BelievesAnyNote, leaves_it_alone_while_a_standby_may_be_alive),
-    (LooksOnlyForLeases, leaves_it_alone_while_a_standby_may_be_alive),
-    (ForgetsWhatItInherits, waits_for_a_lease_that_it_inherits),
-    (WaitsForTheDead, takes_it_back_at_once_when_the_holder_is_gone),
-    (WaitsForTheSilent, takes_it_back_when_the_holders_time_is_over),
-    (WaitsForTheSilent, tells_of_a_turn_that_took_too_long),
-    (SparesNobody, spares_who_gives_it_back),
-    (LeasesToItself, gives_nothing_to_who_waits_behind_another_incarnation),
-    (CountsNoMembers, lets_standbys_take_turns),
-    (CountsNoMembers, takes_turns_by_health),
+    (WorksWhileStandbysLive, driver_waits_while_a_lease_is_out),
+    (WorksWhileStandbysLive, driver_waits_while_a_standby_may_be_alive),
+    (WorksWhileALeaseIsOut, driver_waits_while_a_lease_is_out),
+    (NeverResumes, driver_resumes_after_the_deadline_of_the_lease),
+    (BelievesAnyNote, driver_waits_while_a_standby_may_be_alive),
+    (LooksOnlyForLeases, driver_waits_while_a_standby_may_be_alive),
+    (ForgetsWhatItInherits, driver_waits_for_an_inherited_lease),
+    (WaitsForTheDead, driver_resumes_at_once_when_the_holder_is_gone),
+    (WaitsForTheSilent, driver_resumes_after_the_deadline_of_the_lease),
+    (WaitsForTheSilent, driver_notes_a_turn_that_took_too_long),
+    (SparesNoStandby, driver_works_after_a_failed_turn_and_spares_the_standby),
+    (LeasesToItself, driver_leases_only_to_standbys_of_its_incarnation),
+    (CountsNoMembers, standbys_take_turns),
+    (CountsNoMembers, standbys_take_turns_by_health),
 ]
 
 
 @pytest.mark.parametrize(("bug", "rule"), BUGS, ids=lambda each: each.__name__)
-def test_the_rule_sees_the_drivers_planted_bug(bug: Kind, rule: Callable[[Kind], None]) -> None:
+def test_the_rule_finds_the_drivers_planted_bug(bug: Kind, rule: Callable[[Kind], None]) -> None:
     with pytest.raises(AssertionError):
         rule(bug)
 
 
 class UsesTheWholeTime(StandbyLease):
-    """Takes the driver's time for its own."""
+    """A standby that uses the driver's deadline as its own."""
 
     def looked(self, lease: Lease | None, local_ms: int) -> bool:
         if lease is not None:
@@ -426,26 +428,26 @@ HOLDER_BUGS = [UsesTheWholeTime, NeverLooksAtTheTime]
 
 
 @pytest.mark.parametrize("bug", HOLDER_BUGS, ids=lambda each: each.__name__)
-def test_the_rule_sees_the_standbys_planted_bug(bug: Holder) -> None:
+def test_the_rule_finds_the_standbys_planted_bug(bug: Holder) -> None:
     with pytest.raises(AssertionError):
-        stops_when_its_share_of_the_time_is_up(bug)
+        standby_stops_after_its_share_of_the_time(bug)
 
 
-# -- drivers whose clocks drift, a log that decides ----------------------------------------------------------------------------
+# -- a world of drifting clocks and one log ------------------------------------------------------------------------------------
 
 SLOWEST, FASTEST = 0.85, 1.2
-"""Of true time: any two clocks run at a ratio of 0.7 or more."""
+"""Clock rates, relative to true time: any two run at a ratio of 0.7 or more."""
 STEP_MS = 50
 TICK_MS, NOTE_MS = 1_000, 2_000
 TURNS = (3, 3, 3, 100)
-"""Steps of a turn: half a second or, sometimes, more than a first lease has time for."""
+"""Steps of a turn: half a second, or sometimes longer than a first lease."""
 LONG_TURN_MS = 20_000
 
 
 @dataclass
 class Process:
-    """A driver or a standby, with a clock of its own. `work_ms`: left of its turn, by true time. `proposed`: the token under which
-    its next write was looked at, and is made with its next step, whenever that is."""
+    """A standby with its own clock. `steps`: left of its turn. `proposed`: the token checked for its next write, which follows
+    with its next step, however late."""
 
     name: ProcessId
     rate: float
@@ -453,13 +455,13 @@ class Process:
     holding: StandbyLease
     paused_until_ms: float = 0.0
     dead: bool = False
-    told: StandbyReport | None = None
-    told_ms: float = float("-inf")
+    note: StandbyReport | None = None
+    reported_ms: float = float("-inf")
     turn: int | None = None
     steps: int = 0
     proposed: int = 0
     is_near: bool = False
-    """Where its death is seen by its process."""
+    """On the driver's machine: the driver sees at once that its process is dead."""
 
     def clock_ms(self, now_ms: float) -> int:
         return round(now_ms * self.rate + self.offset_ms)
@@ -470,24 +472,24 @@ class Process:
 
 @dataclass
 class Judged:
-    """What went wrong, in words."""
+    """Violations as texts, and the longest time without maintenance."""
 
     two: list[str] = field(default_factory=list)
-    beside: list[str] = field(default_factory=list)
+    overlapping: list[str] = field(default_factory=list)
     stale: list[str] = field(default_factory=list)
     longest_ms: int = 0
     ttl_ms: int = 0
 
     @property
     def bound_ms(self) -> float:
-        """Of upkeep that nobody does: a holder dies in its turn, and the one who has the next lease dies in its own."""
+        """Longest time without maintenance: a holder dies in its turn, and the holder of the next lease dies too."""
         return 2 * (self.ttl_ms + FRESH_MS + 2 * TICK_MS + LONG_TURN_MS) / SLOWEST
 
 
 class World:
-    """One driver that never dies, standbys that do, pause and come back; an epoch each second. A turn is steps, some turns have
-    more than there is time for; a step is a look at clock and log and, with the next step, a write. `fenced`: the log compares the
-    token of a write. `comes_back`: how probably a dead standby is there again, in a step of the world."""
+    """One driver that never dies; standbys that die, pause and return; an epoch each second. A turn has steps, sometimes more than
+    the lease has time for. In a step the standby checks clock and log; the write follows in its next step. `fenced`: the log
+    compares the token of a write. `comes_back`: probability that a dead standby returns, per step of the world."""
 
     def __init__(
         self, seed: int, kind: Kind = Delegation, holder: Holder = StandbyLease, fenced: bool = True, standbys: int = 2,
@@ -497,7 +499,7 @@ class World:
         self.comes_back = comes_back
         self.lease: Lease | None = None
         self.ended: tuple[int, int] | None = None
-        self.rows = self.named = self.epoch = self.kept_up = self.kept_up_ms = 0
+        self.rows = self.named = self.epoch = self.maintained = self.maintained_ms = 0
         self.judged = Judged()
         self.rate, self.offset_ms = self.draw.uniform(SLOWEST, FASTEST), self.draw.uniform(0, 1e9)
         self.delegation = kind(1, SETTINGS, None, {}, round(self.offset_ms))
@@ -540,8 +542,8 @@ class World:
 
     def _live(self, standby: Process, now_ms: int) -> None:
         local_ms = standby.clock_ms(now_ms)
-        if now_ms - standby.told_ms >= NOTE_MS:
-            standby.told, standby.told_ms = StandbyReport(standby.name, 1, local_ms), now_ms
+        if now_ms - standby.reported_ms >= NOTE_MS:
+            standby.note, standby.reported_ms = StandbyReport(standby.name, 1, local_ms), now_ms
         if standby.turn is None:
             if standby.holding.looked(self.lease, local_ms):
                 standby.turn, standby.steps = standby.holding.begins(local_ms), self.draw.choice(TURNS)
@@ -556,7 +558,7 @@ class World:
             self._end(standby, local_ms, now_ms)
 
     def _propose(self, standby: Process, local_ms: int) -> None:
-        """It looks at its clock and at the log, and is about to write."""
+        """Checks the clock and the log before a write."""
         if standby.holding.goes_on(local_ms):
             standby.proposed = standby.turn or 0
         else:
@@ -590,13 +592,13 @@ class World:
         if self.ended is not None and self.lease is not None:
             self.delegation.ended(self.lease, *self.ended, False, local_ms)
         there = [standby for standby in self.standbys if not (standby.dead and standby.is_near)]
-        self.delegation.heard([standby.told for standby in there if standby.told], local_ms)
-        if self.kept_up >= self.epoch:
+        self.delegation.heard([standby.note for standby in there if standby.note], local_ms)
+        if self.maintained >= self.epoch:
             return
         if self.delegation.is_ours(local_ms):
             self._done(now_ms)
             busy = [each.name for each in self.standbys if each.works(now_ms) and self._has_right(each, now_ms)]
-            self.judged.beside += [f"the driver works beside {busy}, at {now_ms} ms"] if busy else []
+            self.judged.overlapping += [f"the driver works at the same time as {busy}, at {now_ms} ms"] if busy else []
         elif (terms := self.delegation.asks(local_ms, self.draw.randrange(2**32))) is not None:
             self.rows += 1
             self.lease, self.ended = Lease(self.rows, terms), None
@@ -604,7 +606,7 @@ class World:
             self.judged.ttl_ms = max(self.judged.ttl_ms, terms.ttl_ms)
 
     def _done(self, now_ms: int) -> None:
-        self.kept_up, self.kept_up_ms = self.epoch, now_ms
+        self.maintained, self.maintained_ms = self.epoch, now_ms
 
     def _has_right(self, standby: Process, now_ms: int) -> bool:
         return standby.turn is not None and standby.holding.may_work(standby.clock_ms(now_ms))
@@ -614,7 +616,7 @@ class World:
         if len(at_work) > 1:
             self.judged.two.append(f"{at_work} at {now_ms} ms")
         if now_ms >= self.paused_until_ms + TICK_MS:
-            self.judged.longest_ms = max(self.judged.longest_ms, now_ms - max(self.kept_up_ms, self.paused_until_ms))
+            self.judged.longest_ms = max(self.judged.longest_ms, now_ms - max(self.maintained_ms, self.paused_until_ms))
 
 
 SEEDS = range(12)
@@ -625,48 +627,48 @@ def judged(for_ms: int = 240_000, **options: object) -> list[Judged]:
     return [World(seed, **options).run(for_ms) for seed in SEEDS]  # type: ignore[arg-type]
 
 
-def test_whatever_clocks_deaths_and_pauses_one_works_at_a_time_and_the_driver_beside_nobody() -> None:
+def test_one_process_works_at_a_time_with_any_clocks_deaths_and_pauses() -> None:
     found = judged()
     assert [each.two for each in found if each.two] == []
-    assert [each.beside for each in found if each.beside] == []
+    assert [each.overlapping for each in found if each.overlapping] == []
     assert [each.stale for each in found if each.stale] == []
 
 
-def test_the_upkeep_is_never_left_alone_for_longer_than_the_bound() -> None:
+def test_maintenance_never_rests_for_longer_than_the_bound() -> None:
     assert [each.longest_ms for each in judged() if each.longest_ms > each.bound_ms] == []
 
 
-def test_the_world_sees_a_driver_that_works_beside_its_standbys() -> None:
-    assert any(each.beside for each in judged(kind=WorksBesideTheHolder))
+def test_the_world_finds_a_driver_that_works_while_a_standby_does() -> None:
+    assert any(each.overlapping for each in judged(kind=WorksWhileALeaseIsOut))
 
 
-def test_the_world_sees_a_holder_whose_old_token_is_not_compared() -> None:
+def test_the_world_finds_a_log_that_does_not_compare_tokens() -> None:
     assert any(each.stale for each in judged(fenced=False))
 
 
-def test_the_world_sees_that_nobody_does_it_after_the_last_holders_death() -> None:
+def test_the_world_finds_a_driver_that_does_not_resume_after_the_last_holders_death() -> None:
     assert any(
-        each.longest_ms > each.bound_ms for each in judged(600_000, kind=LeavesItForEver, standbys=1, comes_back=0.0)
+        each.longest_ms > each.bound_ms for each in judged(600_000, kind=NeverResumes, standbys=1, comes_back=0.0)
     )
     assert not any(each.longest_ms > each.bound_ms for each in judged(600_000, standbys=1, comes_back=0.0))
 
 
-def test_the_world_sees_two_at_once_where_a_holder_looks_at_no_clock() -> None:
+def test_the_world_finds_two_holders_at_once_if_a_holder_ignores_its_clock() -> None:
     assert any(each.two for each in judged(holder=NeverLooksAtTheTime))
 
 
-def test_a_standby_that_ends_its_lease_keeps_the_health_that_it_told() -> None:
-    """The next choice is made by it, beside another one that was passed over once and so counts twice."""
+def test_a_standby_that_ends_its_lease_keeps_its_reported_health() -> None:
+    """The next choice weighs its health; the other standby counts twice, as it waited for one turn."""
     assert share_of_one_with(health=100) == pytest.approx(100 / (100 + 200), abs=0.01)
     assert share_of_one_with(health=40) == pytest.approx(40 / (40 + 200), abs=0.01)
 
 
 def share_of_one_with(health: int) -> float:
-    """Of the draws that choose a holder after it has had a lease, those that choose it again."""
+    """Share of draws that choose the same holder again after its lease."""
     delegation = driver(Delegation)
     for clock_ms in (1_000, 1_500):
-        delegation.heard([replace(told(B, clock_ms), health=health), told(C, clock_ms)], clock_ms - 1_000)
-    lease = leased(delegation, 500)
+        delegation.heard([replace(note_of(B, clock_ms), health=health), note_of(C, clock_ms)], clock_ms - 1_000)
+    lease = grant_lease(delegation, 500)
     delegation.ended(lease, 9, 2_000, failed=False, local_ms=1_000)
     chosen = [copy.deepcopy(delegation).asks(1_000, draw) for draw in range(0, DRAWS, DRAWS // 1_000)]
     assert lease.terms.holder == B

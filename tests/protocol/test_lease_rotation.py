@@ -1,4 +1,4 @@
-"""Who is next, how long a lease is, and which checkpoints the store takes."""
+"""Choice of the next holder, length of a lease, and the store's check of tokens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_weights_follow_health_and_waiting_and_have_a_floor() -> None:
     assert weights({B: 100, C: 0}, turns, SETTINGS) == {B: 200, C: 15}
 
 
-def test_who_was_passed_over_too_often_is_next_for_certain_the_longest_waiting_first() -> None:
+def test_an_overdue_replica_is_next_and_the_longest_waiting_first() -> None:
     turns = {A: Turn(9), B: Turn(4), C: Turn(5)}
 
     assert weights({B: 100, C: 0}, turns, SETTINGS) == {C: 1}
@@ -40,29 +40,29 @@ def test_who_was_passed_over_too_often_is_next_for_certain_the_longest_waiting_f
 
 
 def forced_from() -> int:
-    """Leases to others after which B is next for certain, beside C who had the last one; A is the primary."""
+    """Leases to others after which B is the only choice; C had the last lease, and A is the primary."""
     waits = range(100)
     return next(n for n in waits if weights({B: 100, C: 100}, {A: Turn(), B: Turn(n), C: Turn()}, SETTINGS) == {B: 1})
 
 
-def test_who_was_passed_over_rounds_times_the_secondaries_is_next_and_nobody_sooner() -> None:
+def test_a_replica_is_overdue_after_rounds_times_the_secondaries() -> None:
     assert forced_from() == SETTINGS.rounds * 2
 
 
 @pytest.mark.parametrize("off", [-1, 1])
-def test_a_rotation_that_is_off_by_one_is_seen(off: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rotation_that_is_off_by_one_is_found(off: int, monkeypatch: pytest.MonkeyPatch) -> None:
     since = lease_rotation.passed_over
     monkeypatch.setattr(lease_rotation, "passed_over", lambda turns, candidate: since(turns, candidate) - off)
 
     assert forced_from() == SETTINGS.rounds * 2 + off
 
 
-def test_the_bound_counts_who_is_overdue_at_the_same_time() -> None:
-    """All secondaries but one may be overdue at once, and go one after the other."""
+def test_the_bound_counts_replicas_that_are_overdue_at_the_same_time() -> None:
+    """All secondaries but one may be overdue at once, and take turns."""
     assert [patience(members, SETTINGS) for members in (2, 3, 6)] == [2 + 1, 4 + 2, 10 + 5]
 
 
-def test_every_draw_picks_somebody_by_weight() -> None:
+def test_every_draw_picks_a_replica_by_weight() -> None:
     shares = {A: 1, B: 3}
     drawn = [pick(shares, draw * DRAWS // 8) for draw in range(8)]
 
@@ -71,13 +71,13 @@ def test_every_draw_picks_somebody_by_weight() -> None:
 
 
 @pytest.mark.parametrize(("shares", "draw"), [({}, 0), ({A: 1}, DRAWS)])
-def test_there_must_be_somebody_to_pick(shares: dict[ProcessId, int], draw: int) -> None:
+def test_a_pick_without_candidates_or_with_a_wrong_draw_is_refused(shares: dict[ProcessId, int], draw: int) -> None:
     with pytest.raises(ValueError, match="no candidate"):
         pick(shares, draw)
 
 
 @pytest.mark.parametrize("draw", [0, DRAWS // 2, DRAWS - 1])
-def test_nobody_is_passed_over_longer_than_the_bound_whatever_is_drawn(draw: int) -> None:
+def test_no_replica_waits_longer_than_the_bound_with_any_draw(draw: int) -> None:
     members = tuple(ProcessId(f"n{number}") for number in range(6))
     turns = dict.fromkeys(members, Turn())
     health = {member: 100 if member == "n1" else 0 for member in members[1:]}
@@ -107,7 +107,7 @@ def test_one_slow_checkpoint_makes_the_next_lease_longer() -> None:
     assert steady.succeeded(900, SETTINGS).ttl_ms > steady.succeeded(500, SETTINGS).ttl_ms
 
 
-def test_timeouts_double_up_to_the_most_and_are_counted_there() -> None:
+def test_timeouts_double_up_to_the_longest_and_then_count_towards_the_alert() -> None:
     estimate = first_estimate(900, SETTINGS)
     for expected, alarming in ((1_800, False), (3_600, False), (4_000, False), (4_000, False), (4_000, False)):
         estimate = estimate.missed(SETTINGS)
@@ -117,7 +117,7 @@ def test_timeouts_double_up_to_the_most_and_are_counted_there() -> None:
 
 
 @pytest.mark.parametrize(("last", "expected"), [(0, 1_000), (1, 100), (500, 500), (99_999, 4_000)])
-def test_a_new_primary_goes_on_with_the_last_lease_within_the_bounds(last: int, expected: int) -> None:
+def test_a_new_primary_continues_with_the_last_lease_within_the_bounds(last: int, expected: int) -> None:
     assert first_estimate(last, SETTINGS).ttl_ms == expected
 
 

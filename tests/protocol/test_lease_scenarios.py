@@ -1,4 +1,4 @@
-"""Regression traces of the checkpoint lease: the corrected machines pass, the literal ones fail as it says."""
+"""Regression traces of the checkpoint lease: the corrected machines pass, the literal ones fail as listed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_literal_rules_fail_as_the_scenario_says(scenario: Scenario) -> None
 
 
 def overlaps(rate: int, lag: int, rules: LeaseRules, waits_ms: int) -> bool:
-    """The holder, executing so late, is still at work when the primary has waited so long and issues the next one."""
+    """A holder that executes `lag` ms late is still at work when the primary issues the next lease after `waits_ms`."""
     (scenario,) = [each for each in lease_scenarios() if each.name.startswith("T08")]
     settings = {**scenario.settings, "rates": f"n1=100 n2={rate} n3=100", "first_ms": "4000"}
     stage = LeaseStage(Scenario(scenario.name, scenario.title, settings), rules)
@@ -56,5 +56,5 @@ def test_a_timer_from_execution_overlaps_in_23_of_78_combinations_of_rate_and_la
     assert unsafe == [(rate, lag) for rate in RATES for lag in LAGS if lag * rate + 2_800 * 100 > 4_000 * rate]
 
 
-def test_counted_from_the_report_none_overlaps() -> None:
+def test_no_leases_overlap_if_counted_from_the_report() -> None:
     assert [(rate, lag) for rate in RATES for lag in LAGS if overlaps(rate, lag, LeaseRules(), 4_001)] == []

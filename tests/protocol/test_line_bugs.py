@@ -1,6 +1,6 @@
-"""The oracles see: each protocol with a recovery line has one thing wrong here, and some schedule is condemned for it.
+"""Each protocol with a recovery line has one planted bug here, and an oracle condemns some schedule for it.
 
-Invariants of the machines are off: what is tested is the view from outside.
+Invariants of the machines are off: the tests are of the oracles.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.simulator.measured import seeds_for
 SETTINGS = ProtocolSettings(options={"checkpoint_every": 2})
 
 SEEDS = 100
-"""Schedules until a bug counts as not found."""
+"""Schedules until a bug counts as missed."""
 
 
 def _off(machine: type) -> type:
@@ -58,7 +58,7 @@ class DeliversBeforeTheForcedCheckpoint(_off(IndexWorker)):  # type: ignore[misc
 
 
 class WorksWhileItSaves(_off(IndexWorker)):  # type: ignore[misc]
-    """A survivor has happenings at an index whose checkpoint is not on disk."""
+    """A survivor has events at an index whose checkpoint is not on disk."""
 
     def _gates(self, gate: type[Hold] | type[Release]) -> list[Effect]:
         return []
@@ -91,7 +91,7 @@ class DeliversBeforeTheLog(_off(IndexWorker)):  # type: ignore[misc]
 
 
 class ShowsItsOwnIndex(_off(IndexWorker)):  # type: ignore[misc]
-    """Rule G6: what is on disk here is not on disk everywhere."""
+    """Rule G6: publishes after its own checkpoint, before all others have theirs."""
 
     def _on_checkpoint_stored(self, event: Stored) -> list[Effect]:
         effects = super()._on_checkpoint_stored(event)
@@ -108,7 +108,7 @@ class ErasesTheLine(_off(IndexWorker)):  # type: ignore[misc]
 
 
 class ForgetsReceipts(_off(IndexWorker)):  # type: ignore[misc]
-    """The checkpoint does not say what is received: replays come twice."""
+    """A checkpoint without receipts, so that replayed messages are delivered twice."""
 
     def record(self) -> Record:
         return {**super().record(), "received": {}}
@@ -125,7 +125,7 @@ class ForgetsDependencies(_off(UncoordinatedWorker)):  # type: ignore[misc]
 
 
 class SaysTheOldInterval(_off(UncoordinatedWorker)):  # type: ignore[misc]
-    """Off by one: sends after a checkpoint count as before it."""
+    """Sends after a checkpoint name the interval before it."""
 
     def _on_sent(self, event: AppSent) -> list[Effect]:
         return [self._send_app(event.channel, event.body, max(0, self.interval - 1))]
@@ -142,22 +142,22 @@ class KeepsTheNewestOnly(LineCoordinator):
 
     def _decide(self) -> list[Effect]:
         effects = super()._decide()
-        told = []
+        lines = []
         for process, seen in self._seen.items():
             old = [index for index in seen if 0 < index < max(seen)]
-            told += [self._line_for(process, old)] if old else []
-        return [*effects, *told]
+            lines += [self._line_for(process, old)] if old else []
+        return [*effects, *lines]
 
 
 def newest_of_all(failure: Failure) -> RecoveryPlan:
-    """P2 in disguise: everybody who failed to the newest, and nobody else moves."""
+    """P2 in disguise: failed processes restore their newest checkpoint, and no other process rolls back."""
     decided = UNCOORDINATED.plan(failure)
     parts = {p: part for p, part in decided.parts.items() if p in failure.failed}
     return replace(decided, parts=parts, row={p: i for p, i in decided.row.items() if p in parts})
 
 
-def one_too_many(failure: Failure) -> RecoveryPlan:
-    """A usable line that is not the greatest: everybody to the beginning."""
+def back_to_the_beginning(failure: Failure) -> RecoveryPlan:
+    """A usable line that is not the greatest: all processes restart from the beginning."""
     begin = Part(None, initial=True)
     processes = failure.graph.processes
     return RecoveryPlan(failure.incarnation, dict.fromkeys(processes, Epoch(0)), dict.fromkeys(processes, begin))
@@ -167,7 +167,7 @@ def one_too_many(failure: Failure) -> RecoveryPlan:
 
 
 class StableBeforeItIsStored(_off(AsynchronousWorker)):  # type: ignore[misc]
-    """G2: the coordinator hears of intervals that a crash still forgets."""
+    """G2: reports intervals to the coordinator that a crash can still lose."""
 
     def _on_received(self, event: Received) -> list[Effect]:
         effects = super()._on_received(event)
@@ -181,15 +181,15 @@ class ShowsAtOnce(_off(AsynchronousWorker)):  # type: ignore[misc]
 
 
 class TakesRepetitions(_off(AsynchronousWorker)):  # type: ignore[misc]
-    """What a replay sends again is received again."""
+    """Receives messages again that a replay sends again."""
 
     def _on_received(self, event: Received) -> list[Effect]:
         self.received[event.channel] = min(self.received.get(event.channel, 0), event.message.seq - 1)
         return super()._on_received(event)
 
 
-class GoesOnWithOldNumbers(_off(AsynchronousWorker)):  # type: ignore[misc]
-    """What is done anew has the number of what was undone."""
+class ReusesOldNumbers(_off(AsynchronousWorker)):  # type: ignore[misc]
+    """New messages have the numbers of undone ones."""
 
     def _on_sent(self, event: AppSent) -> list[Effect]:
         self.received_in = 1
@@ -197,7 +197,7 @@ class GoesOnWithOldNumbers(_off(AsynchronousWorker)):  # type: ignore[misc]
 
 
 class ForgetsTheNewestReceipt(_off(AsynchronousWorker)):  # type: ignore[misc]
-    """A batch that lacks its last receipt and says that it has it."""
+    """A batch that lists its last receipt and lacks it."""
 
     def _store(self) -> Effect:
         kept, self._flushing = self._flushing, self._flushing[:-1] or self._flushing
@@ -222,7 +222,7 @@ def _worker(protocol: Protocol, worker: type) -> Protocol:
 
 
 def without_invariants(protocol: Protocol) -> Protocol:
-    """The literal variant, seen from outside only."""
+    """The literal variant with its coordinator's invariants off."""
     assert isinstance(protocol.coordinator, type)
     return replace(protocol, coordinator=_off(protocol.coordinator))
 
@@ -239,11 +239,11 @@ BUGS: dict[str, tuple[Protocol, str]] = {
     "P6c shows what is durable": (_worker(UNCOORDINATED, ShowsWhatIsDurable), "O11"),
     "P6c keeps the newest only": (replace(UNCOORDINATED, coordinator=KeepsTheNewestOnly), "O12"),
     "P6c newest of all": (replace(UNCOORDINATED, plan=newest_of_all), "O1"),
-    "P6c goes back too far": (replace(UNCOORDINATED, plan=one_too_many), "O4 O5 O11"),
+    "P6c goes back too far": (replace(UNCOORDINATED, plan=back_to_the_beginning), "O4 O5 O11"),
     "P6g stable before it is stored": (_worker(ASYNCHRONOUS, StableBeforeItIsStored), "O11 O12"),
     "P6g shows at once": (_worker(ASYNCHRONOUS, ShowsAtOnce), "O11 O12"),
     "P6g takes repetitions": (_worker(ASYNCHRONOUS, TakesRepetitions), "O3"),
-    "P6g goes on with old numbers": (_worker(ASYNCHRONOUS, GoesOnWithOldNumbers), "O3"),
+    "P6g goes on with old numbers": (_worker(ASYNCHRONOUS, ReusesOldNumbers), "O3"),
     "P6g forgets the newest receipt": (_worker(ASYNCHRONOUS, ForgetsTheNewestReceipt), "O1 O2 O3 O11 O12"),
     "P6g erases up to now": (_worker(ASYNCHRONOUS, ErasesUpToNow), "O1 O2 O3 O6 O11 O12"),
     "literal P6a older is stale": (index_based.OLDER_IS_STALE, "O2"),
@@ -252,7 +252,7 @@ BUGS: dict[str, tuple[Protocol, str]] = {
     "literal P6c receiver to sender": (uncoordinated.RECEIVER_TO_SENDER, "O1"),
     "literal P6g index": (without_invariants(asynchronous_logging.LITERAL_INDEX), "O11 O12"),
 }
-"""What is wrong, and the oracles that may say so."""
+"""Planted bug to the oracles that may find it."""
 
 
 def play(protocol: Protocol, seed: int) -> ScheduleOutcome:

@@ -1,6 +1,6 @@
-"""The oracles see: each protocol here has one rule broken, and some random schedule is condemned for it.
+"""Each protocol here has one rule broken, and an oracle condemns some random schedule for it.
 
-Invariants of the machines are switched off where they would see the bug first: what is tested is the outside view.
+Invariants of the machines are switched off, as they would find the bug first: the tests are of the oracles.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.protocol.long_runs import play_long
 from tests.simulator.measured import seeds_for
 
 SEEDS = 100
-"""Long schedules until a bug counts as not found."""
+"""Long schedules until a bug counts as missed."""
 
 BUGS: dict[str, tuple[Protocol, str, str]] = {
     "P6d sends between the phases": (coordinated.NON_BLOCKING, "cycle", "O1 O13"),
@@ -40,11 +40,11 @@ BUGS: dict[str, tuple[Protocol, str, str]] = {
     "P6b shows at once": (sender_logging.SHOWS_AT_ONCE, "diamond", "O11 O14"),
     "P6b replays sender by sender": (sender_logging.IN_ORDER_OF_SENDERS, "diamond", "O3 O11"),
 }
-"""What is wrong, where it is looked for, and the oracles that may say so."""
+"""Planted bug to its protocol, graph, and the oracles that may find it."""
 
 
 def first_failure(bug: str) -> ScheduleOutcome:
-    """The first of many schedules that somebody complains about."""
+    """The first of many schedules that an oracle condemns."""
     protocol, graph, _ = BUGS[bug]
     outcomes = (play_long(protocol, GRAPHS[graph], seed) for seed in seeds_for("logging", bug, range(SEEDS)))
     return next(outcome for outcome in outcomes if outcome.condemned)

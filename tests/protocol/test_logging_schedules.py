@@ -1,7 +1,7 @@
-"""Random schedules and all small ones: neither logging nor coordinated checkpoints break a promise under any of them.
+"""Random schedules and all of small scopes: logging and coordinated checkpoints keep their promises in all of them.
 
 Failures of processes, failed and torn writes, pauses, partitions; on the channels of sender-based logging also loss,
-repetition and reordering.  The oracles judge every delivery, line, erasure, row that is shown, and end.
+repetition and reordering.  The oracles judge every delivery, line, erasure, published row, and end.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_no_schedule_breaks_a_promise(protocol: Protocol, seeds: int) -> None:
 
 @each_protocol
 def test_schedules_reach_every_cell_of_the_tables(protocol: Protocol) -> None:
-    """Within two hundred; they end when none is missed."""
+    """Within two hundred schedules; the test ends when no cell is missed."""
     report = campaign(protocol, GRAPHS["diamond"], [], steps=150, inputs=6)
     for first in range(0, 200, 25):
         seeds = range(first * CELLS_EVERY, (first + 25) * CELLS_EVERY, CELLS_EVERY)
@@ -59,7 +59,7 @@ def test_schedules_reach_every_cell_of_the_tables(protocol: Protocol) -> None:
 
 
 @each_option
-def test_one_failure_at_a_time_is_survived_wherever_the_log_is(options: dict[str, Json]) -> None:
+def test_one_failure_at_a_time_is_survived_with_every_kind_of_log(options: dict[str, Json]) -> None:
     counts = Counter[str]()
     for name in GRAPHS:
         for seed in range(6):
@@ -70,15 +70,15 @@ def test_one_failure_at_a_time_is_survived_wherever_the_log_is(options: dict[str
     assert counts["recovery"] > 60
 
 
-def test_stable_logs_survive_both_ends_at_once_and_blocking_receipts_changes_nothing_of_that() -> None:
+def test_stable_logs_survive_failures_of_both_ends_with_blocking_receipts_too() -> None:
     for name in GRAPHS:
         for seed in range(6):
             outcome = play(SENDERS, GRAPHS[name], seed, crashes(10), 4, 250, {"block": "receipts"})
             assert outcome.ok, f"{name} {seed}: {outcome.error}"
 
 
-def test_volatile_logs_that_go_with_their_receivers_are_noticed_before_anybody_goes_on() -> None:
-    """Beyond what is promised: some schedules must end so, and none may leave orphans."""
+def test_volatile_logs_lost_with_their_receivers_are_an_error_before_any_restart() -> None:
+    """Two failures at once are beyond the promise: some schedules end with an error, and none leaves orphans."""
     ends = Counter[str]()
     for seed in range(120):
         outcome = play(SENDERS, GRAPHS["pipeline"], seed, crashes(10), 6, 300, VOLATILE)

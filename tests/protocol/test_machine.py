@@ -1,4 +1,4 @@
-"""The folder's rules: total tables, one mutating method, nothing impure, errors that tell a story."""
+"""Rules of the package: total tables, one mutating method, no side effects, errors with recent events."""
 
 from __future__ import annotations
 
@@ -41,28 +41,28 @@ ALLOWED = {"__future__", "abc", "collections", "dataclasses", "enum", "functools
 GRAPH = Graph("merge", (("s", "a"), ("t", "a"), ("a", "k")))
 
 
-def born(name: str = "a", incarnation: int = 1) -> Birth:
-    """The first life of a process of the graph."""
+def birth(name: str = "a", incarnation: int = 1) -> Birth:
+    """The `Birth` of a process's first incarnation."""
     return Birth(ProcessId(name), GRAPH, Incarnation(incarnation), {}, ProtocolSettings())
 
 
 def roles() -> list[type[Machine[Any]]]:
-    """Every machine of the menu, and those of the lease."""
+    """All machines of the menu and of the lease."""
     makers = [maker for each in MENU.values() for maker in (each.worker, each.coordinator) if maker]
-    return [*dict.fromkeys(type(maker(born())) for maker in makers), Replica, Primary]
+    return [*dict.fromkeys(type(maker(birth())) for maker in makers), Replica, Primary]
 
 
 each_role = pytest.mark.parametrize("role", roles(), ids=lambda role: role.__name__)
 
 
 @each_role
-def test_the_table_decides_every_phase_and_event(role: type[Machine[Any]]) -> None:
+def test_every_phase_and_event_has_a_cell(role: type[Machine[Any]]) -> None:
     assert missing_cells(role) == []
     assert set(role.TABLE) == {(phase, event) for phase in role.PHASES for event in role.EVENTS}
 
 
 @each_role
-def test_every_cell_is_a_verdict_or_a_method_of_the_machine(role: type[Machine[Any]]) -> None:
+def test_every_cell_is_a_verdict_or_a_handler(role: type[Machine[Any]]) -> None:
     names = {cell for cell in role.TABLE.values() if isinstance(cell, str)}
 
     assert all(callable(getattr(role, name)) for name in names)
@@ -90,7 +90,7 @@ def test_the_folder_imports_nothing_that_acts() -> None:
 
 
 def foreign_to(path: Path) -> set[str]:
-    """Imported modules that are neither the folder's own nor among those that do nothing."""
+    """Imported modules that are neither of the package nor free of side effects."""
     imported = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -110,7 +110,7 @@ def test_events_and_effects_are_values() -> None:
 
 
 def test_reading_a_machine_does_not_change_it() -> None:
-    machine = SnapshotTask(born())
+    machine = SnapshotTask(birth())
     machine.handle(v.Commanded("start", {"local_ms": 0}))
     before = copy.deepcopy({name: value for name, value in vars(machine).items() if name != "recent"})
     _ = machine.story
@@ -119,7 +119,7 @@ def test_reading_a_machine_does_not_change_it() -> None:
     assert {name: value for name, value in vars(machine).items() if name != "recent"} == before
 
 
-def test_an_error_tells_the_recent_story_and_no_more() -> None:
+def test_an_error_lists_the_recent_events_only() -> None:
     machine = Listener(Only.PHASE, Incarnation(1))
     for number in range(1, 60):
         machine.handle(Heard(Incarnation(number)))
@@ -141,23 +141,21 @@ class Only(Enum):
 
 
 class Listener(Machine[Only]):
-    """A machine that keeps the defaults at the door."""
+    """A machine with the default check of incarnations."""
 
     PHASES = Only
     EVENTS = (Heard,)
     TABLE = rows({Only.PHASE: {Heard: "_on_heard"}}, EVENTS)
 
     def validate(self) -> None:
-        """Nothing can be wrong."""
+        """No invariants."""
 
     def _on_heard(self, event: Heard) -> list[Effect]:
         return [v.Note("heard", str(event.incarnation))]
 
 
 @pytest.mark.parametrize(("incarnation", "let_in"), [(1, False), (2, True), (3, True)])
-def test_the_door_turns_older_lives_away_and_newer_ones_only_where_a_machine_says_so(
-    incarnation: int, let_in: bool
-) -> None:
+def test_events_of_older_incarnations_are_dropped_by_default(incarnation: int, let_in: bool) -> None:
     effects = Listener(Only.PHASE, Incarnation(2)).handle(Heard(Incarnation(incarnation)))
 
     assert [type(effect) for effect in effects] == [v.Note if let_in else v.Drop]

@@ -1,6 +1,6 @@
-"""Random schedules of every protocol, over all graphs it runs on, with every kind of fault: 100, or as many as asked.
+"""Random schedules of every protocol, over all graphs it runs on, with every kind of fault: 100, or a given number.
 
-Seeds are fixed, so a failure here can be seen again: `spark-ckpt simulate --protocol P --graph G --seed N`.
+Seeds are fixed, so a failure can be repeated: `spark-ckpt simulate --protocol P --graph G --seed N`.
 Ten thousand: `SPARK_CKPT_SCHEDULES=10000 pytest tests/protocol/test_many_schedules.py`, ten minutes of one processor.
 A million: `spark-ckpt simulate --protocol P --graph G --schedules 1000000 --processes 2`.
 """
@@ -17,7 +17,7 @@ from tests.simulator.eager import run_long
 
 SCHEDULES = int(os.environ.get("SPARK_CKPT_SCHEDULES", "100"))
 PROCESSES = 1 if SCHEDULES <= 1000 else os.cpu_count() or 1
-"""Starting another one takes longer than the schedules of a graph."""
+"""One for few schedules: starting a process takes longer than the schedules of a graph."""
 SOUND = [name for name, protocol in MENU.items() if protocol.sound]
 OTHERS = [pytest.param(name, marks=pytest.mark.long) for name in ("spark", "lease")]
 """In the gate: `tests/simulator/test_spark_world.py` and `test_lease_world.py`."""
@@ -39,7 +39,7 @@ def test_no_schedule_of_many_is_condemned(protocol: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", SOUND)
-def test_no_long_life_is_condemned(protocol: str) -> None:
+def test_no_long_schedule_is_condemned(protocol: str) -> None:
     graphs = sim.graphs_of(protocol)
     outcomes = [
         run_long(MENU[protocol], sim.GRAPHS[graphs[seed % len(graphs)]], seed) for seed in range(SCHEDULES // 25)
@@ -48,7 +48,7 @@ def test_no_long_life_is_condemned(protocol: str) -> None:
     assert [(outcome.seed, outcome.error) for outcome in outcomes if not outcome.ok] == []
 
 
-def test_the_counter_example_is_condemned_again_and_again() -> None:
+def test_the_counter_example_is_condemned_often() -> None:
     report = sim.many(sim.Scenario("wall-clock", "diamond"), 500)
 
     assert len(report.failures) > 50

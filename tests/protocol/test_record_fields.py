@@ -1,4 +1,4 @@
-"""Records that no machine wrote are refused, and said to be what they are."""
+"""Records that no machine wrote are refused with an error that names the expected type."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ def test_a_field_of_another_type_is_not_taken_for_an_absent_one(
         read(value)
 
 
-def test_counts_and_messages_come_back_as_they_were() -> None:
+def test_counts_and_messages_survive_a_record() -> None:
     assert counts(as_counts({ChannelId("s->j"): 2})) == {"s->j": 2}
     assert receipts([app(S, J, 1).message.as_record()]) == [app(S, J, 1)]

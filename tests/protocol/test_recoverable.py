@@ -1,4 +1,4 @@
-"""The recovery vector is the greatest consistent one after every notice, in whatever order they come."""
+"""The recovery vector is the greatest consistent one after every notice, in any order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def notices(seed):
 
 
 def greatest(known):
-    """By trying every vector of stable intervals."""
+    """The greatest consistent vector, by brute force over all vectors of stable intervals."""
     vectors = {process: {0: {}} for process in (P, Q, R)}
     for process, interval, ddv in known:
         vectors[process][interval] = ddv
@@ -65,7 +65,7 @@ def test_it_is_the_greatest_after_every_notice():
 
 
 @pytest.mark.parametrize("literal", [LiteralIndex, NoGuard, NoBin])
-def test_the_seeds_slips_are_found_by_the_same_comparison(literal):
+def test_the_seeds_errors_are_found_by_the_same_comparison(literal):
     assert first_difference(literal, range(RUNS)) is not None
 
 
@@ -82,7 +82,7 @@ def test_the_matrix_at_the_vector_is_consistent():
 
 
 def test_the_least_interval_that_fits_is_taken():
-    """A later one may depend on what is not stable."""
+    """A later interval may depend on intervals that are not stable."""
     vector = RecoveryVector()
     vector.add(P, 2, {R: 5})
     vector.add(P, 1, {})

@@ -1,4 +1,4 @@
-"""The recovery line is the greatest usable one, whatever the history, and it says why."""
+"""The recovery line is the greatest usable one for every history, and explains itself."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def causal(history, line):
     return all(clocks[p][q] <= clocks[q][q] for p in range(len(clocks)) for q in range(len(clocks)))
 
 
-def test_the_comparison_sees_a_solver_that_forgets_lost_messages():
-    """Planted: `lost` is not passed on."""
+def test_the_comparison_finds_a_solver_that_forgets_lost_messages():
+    """Planted: `lost` is not passed."""
     histories = [History(3, True, random_steps(seed)) for seed in range(60)]
     gone = frozenset({2})
     unusable = [
@@ -74,7 +74,7 @@ def test_the_comparison_sees_a_solver_that_forgets_lost_messages():
     assert unusable
 
 
-def test_the_comparison_sees_a_solver_that_stops_too_early():
+def test_the_comparison_finds_a_solver_that_stops_too_early():
     """Planted: a chain of two is followed for one step."""
     found = recovery_line(PIPE, ENDS, {P})
     early = dict(found.chosen) | {R: PIPE[R][-1]}
@@ -85,7 +85,7 @@ def test_the_comparison_sees_a_solver_that_stops_too_early():
 @settings(deadline=None)
 @given(st.integers(2, 4), st.booleans(), STEPS, st.sets(st.sampled_from("pqrs")), st.sets(st.integers(1, 12)))
 def test_every_chain_of_reasons_is_sound(processes, fifo, steps, failed, gone):
-    """Each process that went back has a chain; each link is what the one before it left behind."""
+    """Each process that rolled back has a chain of causes; each link follows from the one before it."""
     history = History(processes, fifo, steps)
     candidates = history.candidates(frozenset(map(ProcessId, failed)))
     lost = {c: frozenset(gone) if fifo else frozenset((1, n) for n in gone) for c in history.ends}
@@ -118,7 +118,7 @@ PIPE = {
 }
 
 
-def test_it_tells_the_whole_chain_from_the_failure_to_the_process():
+def test_an_explanation_lists_the_chain_from_the_failure_to_the_process():
     assert recovery_line(PIPE, ENDS, {P}).explain(R) == (
         "p failed: checkpoint 7 is the newest that is durable\n"
         "q goes back from now to checkpoint 3: "
@@ -133,13 +133,13 @@ def test_two_processes_that_keep_nothing_are_no_line():
     assert (found.missing, found.chosen) == (P, {})
 
 
-def test_who_stays_has_no_reason():
+def test_a_process_that_stays_has_no_cause():
     found = recovery_line({**PIPE, Q: [Candidate(None, {QR: 5}, {PQ: 11})]}, ENDS, {P})
     assert found.why(R) == ()
     assert found.explain(R) == "r stays: nothing makes it go back"
 
 
-def test_a_lost_message_sends_its_sender_back():
+def test_a_lost_message_rolls_its_sender_back():
     candidates = {P: [counted(0), counted(None, sent=3)], Q: [counted(0), counted(1, received=1)]}
     found = recovery_line(candidates, {PQ: (P, Q)}, {Q}, {PQ: NOTHING_KEPT})
     assert found.explain(P) == (
@@ -151,7 +151,7 @@ def test_a_lost_message_sends_its_sender_back():
 
 
 def test_a_retention_of_billions_of_messages_is_not_walked_through():
-    """A topic whose first 10^12 records are gone; the reader stands before the newest of them."""
+    """A topic whose first 10^12 records are gone; the reader's position is before the newest of them."""
     many = 10**12
     candidates = {P: [counted(0), counted(1, sent=many)], Q: [counted(0), counted(1, received=many - 10)]}
     found = recovery_line(candidates, {PQ: (P, Q)}, {P, Q}, {PQ: range(many)})
@@ -159,7 +159,7 @@ def test_a_retention_of_billions_of_messages_is_not_walked_through():
     assert found.chosen[P] == counted(0)
 
 
-def test_without_a_candidate_that_is_old_enough_there_is_no_line():
+def test_a_process_without_an_old_enough_checkpoint_has_no_line():
     found = recovery_line({**PIPE, R: PIPE[R][1:]}, ENDS, {P})
     assert (found.missing, found.chosen) == (R, {})
     assert found.explain(R).endswith(
@@ -174,13 +174,13 @@ def test_a_failed_process_without_checkpoints_has_no_line():
     assert found.explain(P) == "p failed: nothing is the newest that is durable"
 
 
-def test_nothing_failed_and_everybody_stays():
+def test_without_a_failure_every_process_stays():
     assert recovery_line({P: [Candidate(None)], Q: [Candidate(None)]}, {PQ: (P, Q)}) == RecoveryLine(
         {P: Candidate(None), Q: Candidate(None)}, ()
     )
 
 
-def test_in_transit_is_what_has_to_be_replayed():
+def test_messages_in_transit_have_to_be_replayed():
     assert list(in_transit(counted(1, sent=5), counted(1, received=3), PQ)) == [4, 5]
     named = Candidate(1, {PQ: frozenset({(1, 1), (2, 2)})}, {PQ: frozenset({(1, 1)})})
     assert in_transit(named, named, PQ) == {(2, 2)}

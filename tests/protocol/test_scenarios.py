@@ -1,4 +1,4 @@
-"""Every scenario passes on the corrected machines, and fails on the literal ones as it says."""
+"""Every scenario passes on the corrected machines, and fails on the literal ones as listed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_literal_variant_fails_as_the_scenario_says(scenario: Scenario) -> N
     assert re.search(pattern, str(failed.value)), str(failed.value)
 
 
-def test_a_happening_that_did_not_happen_is_found() -> None:
+def test_an_event_that_did_not_happen_is_found() -> None:
     happened = ["a capture 1", "coordinator complete 1"]
 
     assert list(missing(happened, ["coordinator complete 1", "a capture 1"])) != []

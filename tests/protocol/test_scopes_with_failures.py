@@ -1,4 +1,4 @@
-"""Every schedule of a small scope in which processes fail, up to the order of steps that nothing else minds."""
+"""Every schedule of a small scope with failures of processes, up to the order of independent steps."""
 
 from __future__ import annotations
 

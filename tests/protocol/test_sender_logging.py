@@ -1,4 +1,4 @@
-"""Receivers number, senders remember, and nothing leaves a process that rests on a receipt nobody could repeat."""
+"""Receivers number messages and senders log them; a process sends nothing that depends on a receipt without a log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,23 @@ from checkpoint_protocols.vocabulary import (
     StoreRecord,
     TimerElapsed,
 )
-from tests.protocol.plain import FIRST, JOIN, SECOND, START, THIRD, J, K, S, T, all_of, app, birth, only, tokens, told
+from tests.protocol.plain import (
+    FIRST,
+    JOIN,
+    SECOND,
+    START,
+    THIRD,
+    J,
+    K,
+    S,
+    T,
+    all_of,
+    app,
+    birth,
+    control_message,
+    only,
+    tokens,
+)
 
 TICK = TimerElapsed("checkpoint", TimerId(1), 1_000)
 AGAIN = TimerElapsed("repeat", TimerId(2), 10_000)
@@ -44,7 +60,7 @@ def receiver(options: dict[str, Json] | None = None) -> SenderLoggingWorker:
 
 
 def sender(options: dict[str, Json] | None = None) -> SenderLoggingWorker:
-    """s, which has sent one message."""
+    """Process s after one sent message."""
     machine = SenderLoggingWorker(birth(S, options))
     machine.handle(START)
     machine.handle(AppSent(S_TO_J, "s.1"))
@@ -52,14 +68,14 @@ def sender(options: dict[str, Json] | None = None) -> SenderLoggingWorker:
 
 
 def ack(seq: int = 1, rsn: int = 7, life: int = 1) -> object:
-    return told(J, S, "ack", life, channel=S_TO_J, seq=seq, rsn=rsn)
+    return control_message(J, S, "ack", life, channel=S_TO_J, seq=seq, rsn=rsn)
 
 
 def ackack(rsn: int) -> object:
-    return told(S, J, "ackack", rsn=rsn)
+    return control_message(S, J, "ackack", rsn=rsn)
 
 
-def said(effects: list[Effect]) -> list[tuple[str, object]]:
+def answers_in(effects: list[Effect]) -> list[tuple[str, object]]:
     """Kind and body of the protocol's messages."""
     return [(each.message.kind, each.message.body) for each in all_of(Send, effects) if each.message.kind != "app"]
 
@@ -83,11 +99,11 @@ def test_one_counter_numbers_the_messages_of_all_senders() -> None:
     """Erratum E12."""
     machine = receiver()
 
-    assert said(machine.handle(app(T, J, 1))) == [numbered(T_TO_J, 1, 1)]
-    assert said(machine.handle(app(S, J, 1))) == [numbered(S_TO_J, 1, 2)]
+    assert answers_in(machine.handle(app(T, J, 1))) == [numbered(T_TO_J, 1, 1)]
+    assert answers_in(machine.handle(app(S, J, 1))) == [numbered(S_TO_J, 1, 2)]
 
 
-def test_the_gate_closes_before_the_delivery_and_opens_when_every_receipt_is_logged() -> None:
+def test_the_gate_closes_before_a_delivery_and_opens_when_every_receipt_is_logged() -> None:
     machine = receiver()
 
     answered = machine.handle(app(S, J, 1))
@@ -108,7 +124,7 @@ def test_nothing_is_sent_through_a_closed_gate() -> None:
         machine.handle(AppSent(J_TO_K, "x"))
 
 
-def test_a_message_that_overtook_another_is_delivered_behind_it_and_kept_once() -> None:
+def test_a_message_that_overtook_another_is_delivered_after_it_and_once() -> None:
     machine = receiver()
 
     assert machine.handle(app(S, J, 2)) == []
@@ -116,13 +132,13 @@ def test_a_message_that_overtook_another_is_delivered_behind_it_and_kept_once() 
     assert events(machine.handle(app(S, J, 1))) == [app(S, J, 1), app(S, J, 2)]
 
 
-def test_a_repetition_is_answered_with_the_number_it_had() -> None:
+def test_a_repeated_message_is_answered_with_its_first_number() -> None:
     machine = receiver()
     machine.handle(app(S, J, 1))
 
     effects = machine.handle(app(S, J, 1))
 
-    assert said(effects) == [numbered(S_TO_J, 1, 1)]
+    assert answers_in(effects) == [numbered(S_TO_J, 1, 1)]
     assert events(effects) == []
 
 
@@ -139,16 +155,16 @@ def test_the_stricter_variant_receives_one_message_at_a_time() -> None:
     assert [each.channel for each in all_of(Release, machine.handle(ackack(2)))] == [OUT, S_TO_J, T_TO_J]  # type: ignore[arg-type]
 
 
-def test_a_durable_checkpoint_needs_no_log_and_tells_senders_to_forget() -> None:
+def test_a_durable_checkpoint_opens_the_gate_and_lets_senders_erase_their_logs() -> None:
     machine = receiver()
     machine.handle(app(S, J, 1))
     machine.handle(TICK)
 
     effects = machine.handle(Stored("checkpoint/000000000001", ok=True))
 
-    assert said(effects) == [("covered", {"channel": S_TO_J, "last": 1})]
+    assert answers_in(effects) == [("covered", {"channel": S_TO_J, "last": 1})]
     assert Release(OUT) in effects
-    assert said(machine.handle(app(S, J, 1))) == [("covered", {"channel": S_TO_J, "last": 1})]
+    assert answers_in(machine.handle(app(S, J, 1))) == [("covered", {"channel": S_TO_J, "last": 1})]
 
 
 def test_a_source_takes_a_checkpoint_of_what_it_has_sent_once() -> None:
@@ -159,8 +175,8 @@ def test_a_source_takes_a_checkpoint_of_what_it_has_sent_once() -> None:
     assert all_of(CaptureState, machine.handle(TICK)) == []
 
 
-def test_what_is_said_names_the_index_at_which_it_was_said() -> None:
-    """Whoever has gone back since finds out by it whether it was undone."""
+def test_an_answer_names_the_index_at_which_it_was_sent() -> None:
+    """A process that has rolled back since can tell by the index whether the answer is undone."""
     machine = sender()
     machine.handle(ack())  # type: ignore[arg-type]
     answers = [*machine.handle(Stored(LOGGED, ok=True)), *receiver().handle(app(S, J, 1))]
@@ -186,8 +202,8 @@ def test_a_checkpoint_erases_the_one_before() -> None:
     assert erased == [Erase((checkpoint_key(1),))]
 
 
-def test_a_life_that_finds_two_checkpoints_erases_the_older() -> None:
-    """The newer one became durable when nobody was there to hear it."""
+def test_an_incarnation_that_finds_two_checkpoints_erases_the_older() -> None:
+    """The newer one became durable after the process had died."""
     machine = receiver()
     records = {}
     for seq in (1, 2):
@@ -200,7 +216,7 @@ def test_a_life_that_finds_two_checkpoints_erases_the_older() -> None:
     assert Erase((checkpoint_key(1),)) in again.handle(START)
 
 
-def test_a_survivor_stores_again_what_was_being_stored_when_its_last_life_ended() -> None:
+def test_a_survivor_stores_again_a_checkpoint_whose_write_was_interrupted() -> None:
     machine = receiver()
     machine.handle(app(S, J, 1))
     machine.handle(TICK)
@@ -210,14 +226,14 @@ def test_a_survivor_stores_again_what_was_being_stored_when_its_last_life_ended(
     assert only(StoreRecord, again.handle(TICK)).key == checkpoint_key(1)
 
 
-def test_a_sink_shows_what_is_fully_logged() -> None:
+def test_a_sink_publishes_messages_after_they_are_fully_logged() -> None:
     machine = SenderLoggingWorker(birth(K))
     machine.handle(START)
     machine.handle(app(J, K, 1))
     machine.handle(app(J, K, 2))
 
-    assert all_of(SinkTransaction, machine.handle(told(J, K, "ackack", rsn=2))) == []
-    shown = only(SinkTransaction, machine.handle(told(J, K, "ackack", rsn=1)))
+    assert all_of(SinkTransaction, machine.handle(control_message(J, K, "ackack", rsn=2))) == []
+    shown = only(SinkTransaction, machine.handle(control_message(J, K, "ackack", rsn=1)))
     assert (shown.first, shown.last) == (0, 2)
 
 
@@ -230,18 +246,18 @@ def test_a_stable_log_answers_when_message_and_number_are_durable() -> None:
     store = only(StoreRecord, machine.handle(ack()))  # type: ignore[arg-type]
     assert machine.handle(ack()) == []  # type: ignore[arg-type]
     assert machine.handle(Stored(LOGGED, ok=False)) == [store]
-    assert said(machine.handle(Stored(LOGGED, ok=True))) == [("ackack", {"rsn": 7})]
-    assert said(machine.handle(ack())) == [("ackack", {"rsn": 7})]  # type: ignore[arg-type]
+    assert answers_in(machine.handle(Stored(LOGGED, ok=True))) == [("ackack", {"rsn": 7})]
+    assert answers_in(machine.handle(ack())) == [("ackack", {"rsn": 7})]  # type: ignore[arg-type]
 
 
 def test_a_volatile_log_answers_at_once() -> None:
     effects = sender(VOLATILE).handle(ack())  # type: ignore[arg-type]
 
-    assert said(effects) == [("ackack", {"rsn": 7})]
+    assert answers_in(effects) == [("ackack", {"rsn": 7})]
     assert tokens(effects) == []
 
 
-def test_what_is_not_acknowledged_is_sent_again_until_it_is() -> None:
+def test_a_message_is_sent_again_until_it_is_acknowledged() -> None:
     machine = sender(VOLATILE)
 
     effects = machine.handle(AGAIN)
@@ -251,28 +267,28 @@ def test_what_is_not_acknowledged_is_sent_again_until_it_is() -> None:
     assert machine.handle(AGAIN) == []
 
 
-def test_a_sender_forgets_what_a_checkpoint_covers_and_still_answers() -> None:
+def test_a_sender_erases_covered_messages_and_still_answers() -> None:
     machine = sender()
     machine.handle(ack())  # type: ignore[arg-type]
     machine.handle(Stored(LOGGED, ok=True))
-    covered = told(J, S, "covered", channel=S_TO_J, last=1)
+    covered = control_message(J, S, "covered", channel=S_TO_J, last=1)
 
     assert only(Erase, machine.handle(covered)).keys == (log_key(S_TO_J, 1, 7),)
     assert machine.handle(covered) == []
-    assert said(machine.handle(ack())) == [("ackack", {"rsn": 7})]  # type: ignore[arg-type]
+    assert answers_in(machine.handle(ack())) == [("ackack", {"rsn": 7})]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("ok", "erased"), [(True, [Erase((log_key(S_TO_J, 1, 7),))]), (False, [])])
-def test_a_log_record_that_lands_behind_the_checkpoint_that_covers_it_is_erased(ok: bool, erased: list[Effect]) -> None:
+def test_a_log_record_that_lands_after_the_checkpoint_that_covers_it_is_erased(ok: bool, erased: list[Effect]) -> None:
     machine = sender()
     machine.handle(ack())  # type: ignore[arg-type]
-    machine.handle(told(J, S, "covered", channel=S_TO_J, last=1))
+    machine.handle(control_message(J, S, "covered", channel=S_TO_J, last=1))
 
     assert machine.handle(Stored(LOGGED, ok=ok)) == erased
 
 
-def test_a_number_for_a_message_that_is_not_sent_again_yet_waits_for_it_unless_the_stable_log_has_it() -> None:
-    """In a loop both ends may replay and wait for each other."""
+def test_a_number_waits_for_the_message_to_be_sent_again_unless_the_stable_log_has_it() -> None:
+    """Otherwise both ends of a loop may replay and wait for each other."""
     machine = sender()
     machine.handle(ack())  # type: ignore[arg-type]
     records = {log_key(S_TO_J, 1, 7): _record_of(machine)}
@@ -283,7 +299,7 @@ def test_a_number_for_a_message_that_is_not_sent_again_yet_waits_for_it_unless_t
     assert all_of(Drop, forgot.handle(ack(life=2)))  # type: ignore[arg-type]
     knows = SenderLoggingWorker(birth(S, records=records, table=table))
     knows.handle(START)
-    assert said(knows.handle(ack(life=2))) == [("ackack", {"rsn": 7})]  # type: ignore[arg-type]
+    assert answers_in(knows.handle(ack(life=2))) == [("ackack", {"rsn": 7})]  # type: ignore[arg-type]
 
 
 def _record_of(machine: SenderLoggingWorker) -> Record:
@@ -293,40 +309,42 @@ def _record_of(machine: SenderLoggingWorker) -> Record:
     return record
 
 
-# -- later lives ---------------------------------------------------------------------------------------------------
+# -- later incarnations --------------------------------------------------------------------------------------------
 
 
-def test_a_number_that_a_recovery_undid_is_forgotten_and_its_record_erased() -> None:
+def test_a_number_that_a_recovery_undid_is_erased() -> None:
     machine = sender()
     machine.handle(ack())  # type: ignore[arg-type]
     records = {log_key(S_TO_J, 1, 7): _record_of(machine)}
 
-    reborn = SenderLoggingWorker(birth(S, checkpoint=machine.record(), records=records, table={SECOND: {J: Epoch(7)}}))
+    restarted = SenderLoggingWorker(
+        birth(S, checkpoint=machine.record(), records=records, table={SECOND: {J: Epoch(7)}})
+    )
 
-    effects = reborn.handle(START)
+    effects = restarted.handle(START)
     assert [send.message.body for send in all_of(Send, effects)] == ["s.1"]
     assert only(Erase, effects).keys == (log_key(S_TO_J, 1, 7),)
 
 
 @pytest.mark.parametrize(("row", "stands"), [({J: Epoch(7)}, False), ({J: Epoch(8)}, True), ({K: Epoch(1)}, True)])
-def test_a_receipt_stands_until_a_later_recovery_goes_back_behind_it(row: dict[object, Epoch], stands: bool) -> None:
+def test_a_receipt_is_valid_until_a_recovery_restores_an_earlier_epoch(row: dict[object, Epoch], stands: bool) -> None:
     assert is_receipt(J, 7, FIRST, {SECOND: row}) is stands  # type: ignore[dict-item]
     assert is_receipt(J, 7, SECOND, {SECOND: row})  # type: ignore[dict-item]
     assert not is_receipt(J, 7, FIRST, {SECOND: Epoch(7)})
 
 
-def test_a_survivor_asks_again_for_what_is_not_logged_and_keeps_its_gate_closed() -> None:
+def test_a_survivor_repeats_unlogged_numbers_and_keeps_its_gate_closed() -> None:
     machine = receiver()
     machine.handle(app(T, J, 1))
 
     effects = SenderLoggingWorker(birth(J, checkpoint=machine.record(), table={SECOND: {K: Epoch(1)}})).handle(START)
 
-    assert said(effects) == [numbered(T_TO_J, 1, 1)]
+    assert answers_in(effects) == [numbered(T_TO_J, 1, 1)]
     assert Hold(OUT) in effects
 
 
-def test_what_a_failed_sender_sent_is_taken_from_its_new_life() -> None:
-    """It cannot log a receipt of what it has not sent again."""
+def test_messages_of_a_failed_sender_are_taken_from_its_new_incarnation() -> None:
+    """The new incarnation cannot log a receipt of a message that it has not sent again."""
     before = receiver()
     before.handle(app(S, J, 2))
     table = {SECOND: {S: Epoch(1)}}
@@ -348,7 +366,7 @@ def test_the_replay_follows_the_receivers_order_up_to_the_first_gap() -> None:
     t.handle(START)
     for seq, rsn in ((1, 1), (2, 4)):
         t.handle(AppSent(T_TO_J, f"t.{seq}"))
-        t.handle(told(J, T, "ack", channel=T_TO_J, seq=seq, rsn=rsn))
+        t.handle(control_message(J, T, "ack", channel=T_TO_J, seq=seq, rsn=rsn))
     s.handle(ack(rsn=2))  # type: ignore[arg-type]
 
     decided = plan(failure({S: s.record(), T: t.record(), K: SenderLoggingWorker(birth(K)).record()}, {J}))
@@ -357,7 +375,7 @@ def test_the_replay_follows_the_receivers_order_up_to_the_first_gap() -> None:
     assert decided.row == {J: 3}
 
 
-def test_a_stable_log_outlives_its_sender_and_a_volatile_one_is_missed() -> None:
+def test_a_stable_log_outlives_its_sender_and_a_volatile_one_is_lost() -> None:
     s, k = sender(), SenderLoggingWorker(birth(K))
     s.handle(ack(rsn=1))  # type: ignore[arg-type]
     record = only(StoreRecord, s.handle(Stored("log/s->j/000000000001/000000000001", ok=False))).record
@@ -372,7 +390,7 @@ def test_a_stable_log_outlives_its_sender_and_a_volatile_one_is_missed() -> None
         plan(failure(logs, {S, J}))
 
 
-# -- what cannot be ------------------------------------------------------------------------------------------------
+# -- refused events ------------------------------------------------------------------------------------------------
 
 
 def test_an_unknown_option_is_named() -> None:
@@ -381,9 +399,10 @@ def test_an_unknown_option_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "why"), [(told(K, J, "hello"), "no such message"), (Stored("nothing", ok=True), "nothing of that name")]
+    ("event", "why"),
+    [(control_message(K, J, "hello"), "no such message"), (Stored("nothing", ok=True), "nothing of that name")],
 )
-def test_what_no_correct_peer_or_host_does_is_refused(event: object, why: str) -> None:
+def test_an_event_that_no_correct_peer_or_host_sends_is_refused(event: object, why: str) -> None:
     with pytest.raises(InvalidTransition, match=why):
         receiver().handle(event)  # type: ignore[arg-type]
 
@@ -397,7 +416,7 @@ def test_a_gate_that_is_open_over_an_unlogged_receipt_breaks_the_machines_invari
         machine.handle(app(S, J, 1))
 
 
-def test_a_third_life_knows_nothing_that_two_recoveries_undid() -> None:
+def test_a_third_incarnation_has_no_receipt_that_two_recoveries_undid() -> None:
     table = {SECOND: {J: Epoch(9)}, THIRD: {J: Epoch(7)}}
 
     assert not is_receipt(J, 7, FIRST, table)

@@ -1,6 +1,6 @@
-"""The oracles see: each snapshot protocol here has one thing wrong, and some random schedule is condemned for it.
+"""Each snapshot protocol here has one planted bug, and an oracle condemns some random schedule for it.
 
-Invariants of the machines are switched off where they would see the bug first: what is tested is the outside view.
+Invariants of the machines are switched off, as they would find the bug first: the tests are of the oracles.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tests.protocol.literal import cyclic_snapshots, epochs, markers, partial_re
 from tests.simulator.measured import seeds_for
 
 SEEDS = 400
-"""Long schedules until a bug counts as not found; most are found within ten."""
+"""Long schedules until a bug counts as missed; most are found within ten."""
 
 
 def _off(machine: type) -> type:
@@ -58,7 +58,7 @@ def _off(machine: type) -> type:
 
 
 class DeliversBeforeItAdvances(_off(EpochWorker)):  # type: ignore[misc]
-    """P1: the message of the new epoch is inside the old one."""
+    """P1: a message of the new epoch is in the state of the old one."""
 
     def _on_message(self, event: Received) -> list[Effect]:
         effects = super()._on_message(event)
@@ -66,18 +66,18 @@ class DeliversBeforeItAdvances(_off(EpochWorker)):  # type: ignore[misc]
         return [*early, *(effect for effect in effects if effect not in early)]
 
 
-class DoesNotStoreWhatIsLate(_off(EpochWorker)):  # type: ignore[misc]
-    """P1: counted as captured, never written."""
+class DoesNotStoreLateMessages(_off(EpochWorker)):  # type: ignore[misc]
+    """P1: a late message counts as captured and is never written."""
 
     def _on_message(self, event: Received) -> list[Effect]:
         effects = super()._on_message(event)
         stored = [effect for effect in effects if isinstance(effect, StoreRecord) and effect.key[0] == "captured"]
-        told = [self._send_control(COORDINATOR, "late", int(effect.key[1]), 1) for effect in stored]
-        return [*told, *(effect for effect in effects if effect not in stored)]
+        reports = [self._send_control(COORDINATOR, "late", int(effect.key[1]), 1) for effect in stored]
+        return [*reports, *(effect for effect in effects if effect not in stored)]
 
 
-class ErasesWhatWasInFlight(_off(EpochWorker)):  # type: ignore[misc]
-    """P1, O12: the messages of the newest decided epoch are part of it."""
+class ErasesMessagesInFlight(_off(EpochWorker)):  # type: ignore[misc]
+    """P1, O12: erases the messages in flight of the newest decided epoch, which are part of it."""
 
     def _erase_in_flight(self) -> list[Effect]:
         self.decided += 1
@@ -87,21 +87,21 @@ class ErasesWhatWasInFlight(_off(EpochWorker)):  # type: ignore[misc]
 
 
 class AcksBeforeItIsDurable(_off(SnapshotTask)):  # type: ignore[misc]
-    """P5a, rule G2: the report runs ahead of the write."""
+    """P5a, rule G2: the worker acknowledges before the write is durable."""
 
     def _keep(self, number: int, captured: Record) -> list[Effect]:
         return [*super()._keep(number, captured), self._send_control(COORDINATOR, ACK, number)]
 
 
 class CapturesAtTheFirstBarrier(_off(SnapshotTask)):  # type: ignore[misc]
-    """P5a: nobody waits for the other inputs."""
+    """P5a: the worker does not wait for its other inputs."""
 
     def _on_barrier(self, event: Received) -> list[Effect]:
         return self._take(event.message.index)
 
 
 class ForwardsBeforeTheCapture(_off(SnapshotTask)):  # type: ignore[misc]
-    """P5a: a message between the barrier and the capture is inside here and outside there."""
+    """P5a: a message between barrier and capture is in the sender's state, and not in the receiver's."""
 
     def _on_app_sent(self, event: AppSent) -> list[Effect]:
         barrier = self._send_on(event.channel, "barrier", self.index + 1)
@@ -109,28 +109,28 @@ class ForwardsBeforeTheCapture(_off(SnapshotTask)):  # type: ignore[misc]
 
 
 class AbortsWithoutRelease(_off(SnapshotTask)):  # type: ignore[misc]
-    """P5a: an abort forgets what it holds, and the host goes on holding it."""
+    """P5a: an abort forgets the held channels, and the host continues to hold them."""
 
     def _abandon(self, why: str) -> list[Effect]:
         return [effect for effect in super()._abandon(why) if not isinstance(effect, Release)]
 
 
 class NeverHolds(_off(SnapshotTask)):  # type: ignore[misc]
-    """P5a: what follows a barrier is taken in before the others have come."""
+    """P5a: messages after a barrier are delivered before the other barriers arrive."""
 
     def _gate(self) -> list[Effect]:
         return [effect for effect in super()._gate() if not isinstance(effect, Hold | Release)]
 
 
-class ShowsWhatIsCaptured(_off(SnapshotTask)):  # type: ignore[misc]
-    """Rule G6: a capture is not a decision."""
+class PublishesCapturedRows(_off(SnapshotTask)):  # type: ignore[misc]
+    """Rule G6: publishes after the capture, before the decision."""
 
     def _keep(self, number: int, captured: Record) -> list[Effect]:
         return [*super()._keep(number, captured), *self._show(number)]
 
 
-class ErasesWhatIsDecided(_off(SnapshotTask)):  # type: ignore[misc]
-    """O12: the newest decided checkpoint is the one the next failure needs."""
+class ErasesDecidedCheckpoints(_off(SnapshotTask)):  # type: ignore[misc]
+    """O12: erases the newest decided checkpoint, which the next recovery needs."""
 
     def _erase_before(self, number: int) -> list[Effect]:
         effects: list[Effect] = super()._erase_before(number + 1)
@@ -138,14 +138,14 @@ class ErasesWhatIsDecided(_off(SnapshotTask)):  # type: ignore[misc]
 
 
 class ForgetsItsNumbers(_off(PartialTask)):  # type: ignore[misc]
-    """P5c: a record without `sent`. The numbers of a replay name other messages."""
+    """P5c: a record without `sent`, so that a replay gives its messages other numbers."""
 
     def record(self) -> Record:
         return {**super().record(), "sent": {}}
 
 
 class LogsNothing(_off(CyclicTask)):  # type: ignore[misc]
-    """P5b: what is in the loop is in no state."""
+    """P5b: messages in the loop are in no state."""
 
     def _on_logged_message(self, event: Received) -> list[Effect]:
         effects: list[Effect] = self._deliver(event)
@@ -153,14 +153,14 @@ class LogsNothing(_off(CyclicTask)):  # type: ignore[misc]
 
 
 class KeepsTheLogOfTheAborted(_off(CyclicTask)):  # type: ignore[misc]
-    """P5b: what was logged for a snapshot that nobody will decide is kept, and more of it."""
+    """P5b: keeps the log of an aborted snapshot and extends it."""
 
     def _drop_log(self, why: str) -> list[Effect]:
         return []
 
 
 class KeepsRecordingTheAborted(_off(MarkerWorker)):  # type: ignore[misc]
-    """P0: channels are recorded for a snapshot that nobody will decide."""
+    """P0: records channels for an aborted snapshot."""
 
     def _on_abort(self, event: Received) -> list[Effect]:
         self.over = max(self.over, event.message.index)
@@ -168,7 +168,7 @@ class KeepsRecordingTheAborted(_off(MarkerWorker)):  # type: ignore[misc]
 
 
 class StopsRecordingAtTheFirstMarker(_off(MarkerWorker)):  # type: ignore[misc]
-    """P0: the other channels are taken to be empty."""
+    """P0: takes the other channels to be empty."""
 
     def _on_recorded_message(self, event: Received) -> list[Effect]:
         effects: list[Effect] = self._deliver(event)
@@ -176,35 +176,35 @@ class StopsRecordingAtTheFirstMarker(_off(MarkerWorker)):  # type: ignore[misc]
 
 
 class SendsBeforeTheMarker(_off(MarkerWorker)):  # type: ignore[misc]
-    """P0: the next message overtakes the marker. Without loops, on which the marker would wait for itself."""
+    """P0: the next message overtakes the marker. Runs without loops, where the marker would wait for itself."""
 
-    owed: tuple[Effect, ...] = ()
+    unsent: tuple[Effect, ...] = ()
 
     def _take(self, number: int, came_on: ChannelId | None) -> list[Effect]:
         effects = super()._take(number, came_on)
-        self.owed = tuple(effect for effect in effects if isinstance(effect, Send) and effect.message.kind == MARKER)
-        return [effect for effect in effects if effect not in self.owed]
+        self.unsent = tuple(effect for effect in effects if isinstance(effect, Send) and effect.message.kind == MARKER)
+        return [effect for effect in effects if effect not in self.unsent]
 
     def _on_app_sent(self, event: AppSent) -> list[Effect]:
-        return [*super()._on_app_sent(event), *self._pay()]
+        return [*super()._on_app_sent(event), *self._send_late()]
 
     def _on_stored(self, event: Stored) -> list[Effect]:
-        return [*super()._on_stored(event), *self._pay()]
+        return [*super()._on_stored(event), *self._send_late()]
 
-    def _pay(self) -> tuple[Effect, ...]:
-        owed, self.owed = self.owed, ()
-        return owed
+    def _send_late(self) -> tuple[Effect, ...]:
+        unsent, self.unsent = self.unsent, ()
+        return unsent
 
 
 class TakesPartWhileItReplays(_off(PartialTask)):  # type: ignore[misc]
-    """P5c: who is ahead of a sender that repeats takes its barrier."""
+    """P5c: a replaying worker takes the barrier of a sender that still repeats its messages."""
 
     def _on_untimely_barrier(self, event: Received) -> list[Effect]:
         return self._take(event.message.index)
 
 
 class DeliversBeforeTheOrderIsDurable(_off(PartialTask)):  # type: ignore[misc]
-    """P5c: a crash between the two forgets which way the merge went."""
+    """P5c: a crash between the two loses the order of the merge."""
 
     def _on_message(self, event: Received) -> list[Effect]:
         effects = super()._on_message(event)
@@ -218,7 +218,7 @@ class DeliversBeforeTheOrderIsDurable(_off(PartialTask)):  # type: ignore[misc]
 
 
 class ErasesTheOrderTooEarly(_off(PartialTask)):  # type: ignore[misc]
-    """P5c, O12: receipts after the decided cut will be repeated."""
+    """P5c, O12: erases the order of receipts after the decided cut, which a replay needs."""
 
     def _erase_order(self, number: int) -> list[Effect]:
         self.positions[number] = self.position
@@ -235,14 +235,14 @@ class DecidesWithoutTheLast(_off(SnapshotCoordinator)):  # type: ignore[misc]
 
 
 class DecidesWithoutTheBalance(_off(EpochCoordinator)):  # type: ignore[misc]
-    """P1: all reports are in, and messages in flight are not."""
+    """P1: decides with all reports, while messages are in flight."""
 
     def _complete(self, opened: Open) -> bool:
         return not opened.missing
 
 
 class AnnouncesBeforeItIsDurable(_off(SnapshotCoordinator)):  # type: ignore[misc]
-    """G2: the decision is heard of before it is written."""
+    """G2: sends the decision before it is written."""
 
     def _decide_if_complete(self, number: int) -> list[Effect]:
         effects = super()._decide_if_complete(number)
@@ -252,7 +252,7 @@ class AnnouncesBeforeItIsDurable(_off(SnapshotCoordinator)):  # type: ignore[mis
 
 
 class CountsAcksOfOthers(_off(SnapshotCoordinator)):  # type: ignore[misc]
-    """Answers for an older snapshot are taken for this one."""
+    """Takes answers for an older snapshot as answers for this one."""
 
     def _on_ack(self, message: Envelope) -> list[Effect]:
         self.open[message.index].missing.clear()
@@ -261,7 +261,7 @@ class CountsAcksOfOthers(_off(SnapshotCoordinator)):  # type: ignore[misc]
 
 
 class ErasesItsDecision(_off(SnapshotCoordinator)):  # type: ignore[misc]
-    """O12: the newest decision is what a recovery goes by."""
+    """O12: erases the newest decision, which a recovery needs."""
 
     def _collect_garbage(self) -> list[Effect]:
         return [Erase(tuple(key for key in self.old_keys if int(key[1]) <= self.committed))]
@@ -277,16 +277,16 @@ def _coordinator(protocol: Protocol, coordinator: Callable[[Birth], AnyMessageMa
 
 BUGS: dict[str, tuple[Protocol, str]] = {
     "P1 delivers before it advances": (_worker(EPOCHS, DeliversBeforeItAdvances), "O1"),
-    "P1 does not store what is late": (_worker(EPOCHS, DoesNotStoreWhatIsLate), "O2"),
-    "P1 erases what was in flight": (_worker(EPOCHS, ErasesWhatWasInFlight), "O2 O12"),
+    "P1 does not store what is late": (_worker(EPOCHS, DoesNotStoreLateMessages), "O2"),
+    "P1 erases what was in flight": (_worker(EPOCHS, ErasesMessagesInFlight), "O2 O12"),
     "P1 decides without the balance": (_coordinator(EPOCHS, DecidesWithoutTheBalance), "O2"),
     "P5a acks before it is durable": (_worker(SNAPSHOTS, AcksBeforeItIsDurable), "O6 O7"),
     "P5a captures at the first barrier": (_worker(SNAPSHOTS, CapturesAtTheFirstBarrier), "O1 O2"),
     "P5a forwards before the capture": (_worker(SNAPSHOTS, ForwardsBeforeTheCapture), "O1 O2 O8"),
     "P5a aborts without release": (_worker(SNAPSHOTS, AbortsWithoutRelease), "O10"),
     "P5a never holds": (_worker(SNAPSHOTS, NeverHolds), "O1"),
-    "P5a shows what is captured": (_worker(SNAPSHOTS, ShowsWhatIsCaptured), "O11"),
-    "P5a erases what is decided": (_worker(SNAPSHOTS, ErasesWhatIsDecided), "O6 O7 O12"),
+    "P5a shows what is captured": (_worker(SNAPSHOTS, PublishesCapturedRows), "O11"),
+    "P5a erases what is decided": (_worker(SNAPSHOTS, ErasesDecidedCheckpoints), "O6 O7 O12"),
     "P5a decides without the last": (_coordinator(SNAPSHOTS, DecidesWithoutTheLast), "O6 O7"),
     "P5a announces before it is durable": (_coordinator(SNAPSHOTS, AnnouncesBeforeItIsDurable), "O5 O6 O7 O11"),
     "P5a erases its decision": (_coordinator(SNAPSHOTS, ErasesItsDecision), "O5 O7 O12"),
@@ -307,13 +307,13 @@ BUGS: dict[str, tuple[Protocol, str]] = {
     "literal P5c source sequence": (partial_recovery.SOURCE_SEQUENCE, "O2 O3"),
     "literal P5c no order": (partial_recovery.NO_ORDER, "O3"),
 }
-"""What is wrong, and the oracles that may say so."""
+"""Planted bug to the oracles that may find it."""
 
 ORDER_ERASED_TOO_EARLY = _worker(PARTIAL, ErasesTheOrderTooEarly)
 
 
 def first_failure(bug: str) -> ScheduleOutcome:
-    """The first of many schedules that somebody complains about."""
+    """The first of many schedules that an oracle condemns."""
     protocol, _ = BUGS[bug]
     outcomes = (play_long(protocol, seed) for seed in seeds_for("snapshots", bug, range(SEEDS)))
     return next(outcome for outcome in outcomes if outcome.condemned)
@@ -327,7 +327,7 @@ def test_the_oracles_see(bug: str) -> None:
 
 
 def test_the_order_of_receipts_after_the_decided_cut_is_needed() -> None:
-    """Long runs on a merge: it takes a crash after receipts that were erased, and before the next snapshot."""
+    """Long runs on a merge: it takes a crash after the erased receipts and before the next snapshot."""
     outcomes = (play(ORDER_ERASED_TOO_EARLY, JOIN, seed, inputs=8, steps=250) for seed in range(100, 200))
 
     assert "the replay is another run" in str(next(outcome for outcome in outcomes if outcome.condemned).error)
@@ -341,8 +341,8 @@ STALLED = {
 
 
 @pytest.mark.parametrize("variant", STALLED)
-def test_a_calm_end_without_a_snapshot_is_seen(variant: str) -> None:
-    """Nothing wrong is ever called complete, because nothing is: the other half of termination."""
+def test_a_calm_end_without_a_snapshot_is_found(variant: str) -> None:
+    """No snapshot completes, so no oracle of completed snapshots can find the bug: the check is of termination."""
     protocol = STALLED[variant]
 
     outcomes = [play(protocol, graph_in_turn(protocol, seed), seed) for seed in range(16)]
@@ -350,8 +350,8 @@ def test_a_calm_end_without_a_snapshot_is_seen(variant: str) -> None:
     assert not all(outcome.counts.get("complete") for outcome in outcomes)
 
 
-def test_counts_that_are_not_in_the_checkpoint_are_missed_after_a_recovery() -> None:
-    """E1; the coordinator's invariant sees it: more is captured than was in flight."""
+def test_counts_that_are_not_in_the_checkpoint_break_an_invariant_after_a_recovery() -> None:
+    """E1; the coordinator's invariant finds it: more messages are captured than were in flight."""
     outcomes = (play_long(epochs.COUNTS_ARE_FORGOTTEN, seed) for seed in range(SEEDS))
 
     assert "no more is captured than was in flight" in str(next(each for each in outcomes if each.condemned).error)

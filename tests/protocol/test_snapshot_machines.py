@@ -1,4 +1,4 @@
-"""The snapshot machines by themselves: total tables, every cell reached, ids that are never used again, write ahead."""
+"""The snapshot machines alone: total tables, every cell reached, ids used once, records written before messages."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def birth(me: str, graph: Graph = JOIN, records: Records | None = None, incarnat
     return Birth(ProcessId(me), graph, Incarnation(incarnation), {}, ProtocolSettings(), None, records or {})
 
 
-def born(machine: Callable[[Birth], Any], me: str, graph: Graph = JOIN) -> Any:
-    """Alive and started."""
+def started(machine: Callable[[Birth], Any], me: str, graph: Graph = JOIN) -> Any:
+    """A machine that has handled its start."""
     made = machine(birth(me, graph))
     made.handle(START)
     return made
@@ -83,7 +83,7 @@ def on(source: str, target: str, kind: str, index: int, body: Json = 0, seq: int
 
 
 def sent(effects: list[Effect], kind: str) -> list[int]:
-    """Indices of what is sent of a kind."""
+    """Indices of the sent messages of a kind."""
     return [effect.message.index for effect in effects if isinstance(effect, Send) and effect.message.kind == kind]
 
 
@@ -91,7 +91,7 @@ def sent(effects: list[Effect], kind: str) -> list[int]:
 
 
 @each_machine
-def test_the_table_decides_every_phase_and_event(machine: Any) -> None:
+def test_every_phase_and_event_has_a_cell(machine: Any) -> None:
     assert missing_cells(machine) == []
     assert all(callable(getattr(machine, cell)) for cell in machine.TABLE.values() if isinstance(cell, str))
 
@@ -105,7 +105,7 @@ def test_the_kinds_of_messages_name_handlers(machine: Any) -> None:
 
 
 def replaying() -> Any:
-    """A merge that goes back to the initial state, and has two receipts to repeat."""
+    """A merge that restarts from the initial state and has two receipts to replay."""
     order = {("order", f"{n:012d}"): {"incarnation": 1, "index": 0, "channel": "s->a"} for n in (1, 2)}
     made = partial_recovery.PartialTask(birth("a", records=order))
     made.handle(START)
@@ -120,34 +120,36 @@ def after(machine: Any, *events: Any) -> Any:
 
 PLACES: dict[Enum, Callable[[], Any]] = {
     markers.P.STARTING: lambda: markers.MarkerWorker(birth("a")),
-    markers.P.IDLE: lambda: born(markers.MarkerWorker, "a"),
-    markers.P.RECORDING: lambda: after(born(markers.MarkerWorker, "a"), on("s", "a", "marker", 1)),
+    markers.P.IDLE: lambda: started(markers.MarkerWorker, "a"),
+    markers.P.RECORDING: lambda: after(started(markers.MarkerWorker, "a"), on("s", "a", "marker", 1)),
     epochs.P.STARTING: lambda: epochs.EpochWorker(birth("a")),
-    epochs.P.RUNNING: lambda: after(born(epochs.EpochWorker, "a"), control("coordinator", "a", "begin", 1)),
+    epochs.P.RUNNING: lambda: after(started(epochs.EpochWorker, "a"), control("coordinator", "a", "begin", 1)),
     wall_clock.P.STARTING: lambda: wall_clock.ClockWorker(birth("a")),
-    wall_clock.P.RUNNING: lambda: born(wall_clock.ClockWorker, "a"),
+    wall_clock.P.RUNNING: lambda: started(wall_clock.ClockWorker, "a"),
     snapshots.P.STARTING: lambda: snapshots.SnapshotTask(birth("a")),
-    snapshots.P.RUNNING: lambda: born(snapshots.SnapshotTask, "a"),
-    snapshots.P.ALIGNING: lambda: after(born(snapshots.SnapshotTask, "a"), on("s", "a", "barrier", 1)),
+    snapshots.P.RUNNING: lambda: started(snapshots.SnapshotTask, "a"),
+    snapshots.P.ALIGNING: lambda: after(started(snapshots.SnapshotTask, "a"), on("s", "a", "barrier", 1)),
     cyclic_snapshots.P.STARTING: lambda: cyclic_snapshots.CyclicTask(birth("a", LOOP)),
-    cyclic_snapshots.P.RUNNING: lambda: born(cyclic_snapshots.CyclicTask, "a", LOOP),
+    cyclic_snapshots.P.RUNNING: lambda: started(cyclic_snapshots.CyclicTask, "a", LOOP),
     cyclic_snapshots.P.ALIGNING: lambda: after(
-        born(cyclic_snapshots.CyclicTask, "a", LOOP), on("s", "a", "barrier", 1)
+        started(cyclic_snapshots.CyclicTask, "a", LOOP), on("s", "a", "barrier", 1)
     ),
     cyclic_snapshots.P.LOGGING: lambda: after(
-        born(cyclic_snapshots.CyclicTask, "a", LOOP), on("s", "a", "barrier", 1), on("t", "a", "barrier", 1)
+        started(cyclic_snapshots.CyclicTask, "a", LOOP), on("s", "a", "barrier", 1), on("t", "a", "barrier", 1)
     ),
     partial_recovery.P.STARTING: lambda: partial_recovery.PartialTask(birth("a")),
     partial_recovery.P.REPLAYING: replaying,
-    partial_recovery.P.RUNNING: lambda: born(partial_recovery.PartialTask, "a"),
-    partial_recovery.P.ALIGNING: lambda: after(born(partial_recovery.PartialTask, "a"), on("s", "a", "barrier", 1)),
-    partial_recovery.P.ORDERING: lambda: after(born(partial_recovery.PartialTask, "a"), on("s", "a", "app", 0, "x", 1)),
+    partial_recovery.P.RUNNING: lambda: started(partial_recovery.PartialTask, "a"),
+    partial_recovery.P.ALIGNING: lambda: after(started(partial_recovery.PartialTask, "a"), on("s", "a", "barrier", 1)),
+    partial_recovery.P.ORDERING: lambda: after(
+        started(partial_recovery.PartialTask, "a"), on("s", "a", "app", 0, "x", 1)
+    ),
 }
 """A machine of task `a` in each phase."""
 
 
 def event_of(name: str, phase: Enum) -> Any:
-    """An event of that name, or message of that kind, that would be right if it were allowed."""
+    """An event of that name, or a message of that kind, that is valid except for the phase."""
     match name:
         case "app":
             return on("s" if phase is partial_recovery.P.REPLAYING else "t", "a", "app", 0, "x", 1)
@@ -185,7 +187,7 @@ def _kinds(machine: Any) -> list[str]:
 
 
 def is_handled(phase: Enum, name: str) -> bool:
-    """The machine handles the event or message there; else it refuses it, and nothing has changed."""
+    """The machine handles the event or message in that phase. If it refuses it, nothing has changed."""
     machine = PLACES[phase]()
     before = json.dumps(machine.record())
     try:
@@ -203,8 +205,8 @@ def test_every_cell_does_what_the_table_says() -> None:
     assert [cell for cell in cells if is_handled(*cell[:2]) != cell[2]] == []
 
 
-def test_what_comes_where_it_cannot_is_refused() -> None:
-    """A barrier twice on an input, on the back edge before its time, and what only workers are told."""
+def test_a_message_in_an_impossible_phase_is_refused() -> None:
+    """A second barrier on an input, a barrier too early on the back edge, and a message for workers only."""
     aligning = PLACES[snapshots.P.ALIGNING]()
     running, logging = PLACES[cyclic_snapshots.P.RUNNING](), PLACES[cyclic_snapshots.P.LOGGING]()
     coordinator = collecting(SnapshotCoordinator)
@@ -219,12 +221,12 @@ def test_what_comes_where_it_cannot_is_refused() -> None:
             machine.handle(event)
 
 
-# -- a life after another ----------------------------------------------------------------------------------------------
+# -- the next incarnation ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("protocol", ALL, ids=lambda protocol: protocol.name)
-def test_a_life_that_is_born_from_a_record_of_now_stands_where_it_was_written(protocol: Protocol) -> None:
-    """`record` leaves nothing out that `__init__` would have to know."""
+def test_a_machine_made_from_a_record_equals_the_one_that_wrote_it(protocol: Protocol) -> None:
+    """`record` contains all that `__init__` needs."""
     for seed in range(12):
         graph = graph_in_turn(protocol, seed)
         world = AuditedWorld(protocol, graph, Faults(), 3, settings=ProtocolSettings())
@@ -242,7 +244,7 @@ def test_a_life_that_is_born_from_a_record_of_now_stands_where_it_was_written(pr
 # -- barriers ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_newer_barrier_ends_the_alignment_under_way_and_an_older_one_is_dropped() -> None:
+def test_a_newer_barrier_ends_the_alignment_and_an_older_one_is_dropped() -> None:
     task = PLACES[snapshots.P.ALIGNING]()
 
     assert Release(channel_between("s", "a")) in task.handle(on("t", "a", "barrier", 2))
@@ -253,8 +255,8 @@ def test_a_newer_barrier_ends_the_alignment_under_way_and_an_older_one_is_droppe
 
 
 def test_a_barrier_between_an_abandoned_snapshot_and_a_newer_one_is_dropped() -> None:
-    """Snapshot 2 is aligned, and nothing of 1 was ever seen."""
-    task = after(born(snapshots.SnapshotTask, "a"), on("s", "a", "barrier", 2))
+    """The task aligns snapshot 2 and never saw snapshot 1."""
+    task = after(started(snapshots.SnapshotTask, "a"), on("s", "a", "barrier", 2))
 
     (dropped,) = task.handle(on("t", "a", "barrier", 1))
 
@@ -262,10 +264,10 @@ def test_a_barrier_between_an_abandoned_snapshot_and_a_newer_one_is_dropped() ->
     assert task.aligning == 2
 
 
-def test_a_barrier_ahead_of_messages_breaks_an_invariant() -> None:
-    """The sender had sent two; none was delivered: the channel is not FIFO, or lost them."""
+def test_a_barrier_that_overtakes_messages_breaks_an_invariant() -> None:
+    """The sender had sent two messages, and none was delivered: the channel is not FIFO, or lost them."""
     with pytest.raises(InvariantBroken, match="what came before a barrier was delivered"):
-        born(snapshots.SnapshotTask, "a").handle(on("s", "a", "barrier", 1, body=2))
+        started(snapshots.SnapshotTask, "a").handle(on("s", "a", "barrier", 1, body=2))
 
 
 # -- sinks -------------------------------------------------------------------------------------------------------------
@@ -273,7 +275,7 @@ def test_a_barrier_ahead_of_messages_breaks_an_invariant() -> None:
 
 @each_worker
 def test_a_sink_asks_again_when_its_transaction_is_refused(worker: Any) -> None:
-    sink = born(worker, "k")
+    sink = started(worker, "k")
 
     (again,) = sink.handle(SinkReplied("k/3/2-5", ok=False))
 
@@ -285,12 +287,12 @@ def test_a_sink_asks_again_when_its_transaction_is_refused(worker: Any) -> None:
 
 
 def timer_in(effects: list[Effect], name: str) -> Any:
-    """What runs out when the timer that was set does."""
+    """The event of the timer of that name."""
     return next(effect.elapsed for effect in effects if isinstance(effect, SetTimer) and effect.name == name)
 
 
 def naming(machine: Any, records: Records | None = None) -> Any:
-    """A coordinator that is writing an id; and what it writes."""
+    """A coordinator that is writing an id, and the record that it writes."""
     made = machine(birth("coordinator", records=records))
     effects = made.handle(timer_in(made.handle(START), "checkpoint"))
     return made, next(effect for effect in effects if isinstance(effect, StoreRecord))
@@ -303,7 +305,7 @@ def collecting(machine: Any) -> Any:
 
 
 def deciding() -> Any:
-    """All answers are in; the decision is being written. With it, the timeout of the snapshot."""
+    """A coordinator that has all answers and is writing its decision, and the snapshot's timeout."""
     made, store = naming(SnapshotCoordinator)
     timeout = timer_in(made.handle(Stored(store.token, ok=True)), "timeout")
     for process in JOIN.processes:
@@ -311,7 +313,7 @@ def deciding() -> Any:
     return made, timeout
 
 
-def test_nobody_hears_of_an_id_before_it_is_durable() -> None:
+def test_an_id_is_sent_after_it_is_durable() -> None:
     coordinator = SnapshotCoordinator(birth("coordinator"))
     effects = coordinator.handle(timer_in(coordinator.handle(START), "checkpoint"))
 
@@ -320,7 +322,7 @@ def test_nobody_hears_of_an_id_before_it_is_durable() -> None:
 
 
 def test_ids_are_not_used_again_after_an_abort_or_a_crash() -> None:
-    """Rule G3: the record of the id outlives the coordinator, whatever became of the snapshot."""
+    """Rule G3: the record of the id outlives the coordinator, whether or not the snapshot completed."""
     coordinator, store = naming(SnapshotCoordinator)
     assert store.key == ("begun", "000000000001")
     timeout = timer_in(coordinator.handle(Stored("begun 1", ok=True)), "timeout")
@@ -330,8 +332,8 @@ def test_ids_are_not_used_again_after_an_abort_or_a_crash() -> None:
     assert following.key == ("begun", "000000000002")
 
 
-def test_an_id_that_could_not_be_written_is_skipped_and_nobody_hears_of_it() -> None:
-    """A next life does not know of it: who had heard that 1 is over would refuse the next 1."""
+def test_an_id_that_could_not_be_written_is_skipped_and_never_sent() -> None:
+    """The next incarnation would use id 1 again, and a worker that knew of its abort would refuse it."""
     coordinator, store = naming(SnapshotCoordinator)
     effects = coordinator.handle(Stored(store.token, ok=False))
 
@@ -340,8 +342,8 @@ def test_an_id_that_could_not_be_written_is_skipped_and_nobody_hears_of_it() -> 
     assert coordinator.phase.name == "IDLE"
 
 
-def test_a_timeout_does_not_abort_what_may_be_decided() -> None:
-    """The decision record may be durable already."""
+def test_a_timeout_does_not_abort_a_snapshot_whose_decision_is_being_written() -> None:
+    """Its decision record may be durable already."""
     coordinator, timeout = deciding()
 
     assert coordinator.handle(timeout) == []
@@ -354,7 +356,7 @@ def test_a_decision_that_could_not_be_written_is_an_abort() -> None:
     assert sent(coordinator.handle(Stored("commit 1", ok=False)), "abort") == [1, 1, 1, 1]
 
 
-def test_a_second_life_repeats_the_newest_decision_and_forgets_older_ones() -> None:
+def test_a_second_incarnation_repeats_the_newest_decision_and_erases_older_ones() -> None:
     records = {(table, f"{n:012d}"): {"incarnation": 1, "index": n} for table in ("begun", "commit") for n in (1, 2)}
     effects = SnapshotCoordinator(birth("coordinator", records=records)).handle(START)
 
@@ -363,8 +365,8 @@ def test_a_second_life_repeats_the_newest_decision_and_forgets_older_ones() -> N
     assert {key for effect in effects if isinstance(effect, Erase) for key in effect.keys} == erased
 
 
-def test_a_report_that_is_missing_counts_though_the_balance_is_nothing() -> None:
-    """T1 by hand."""
+def test_an_epoch_waits_for_every_report_though_the_balance_is_zero() -> None:
+    """Example T1."""
     coordinator = collecting(epochs.EpochCoordinator)
 
     effects = [coordinator.handle(control(p, "coordinator", "ack", 1, 0)) for p in JOIN.processes]
@@ -372,7 +374,7 @@ def test_a_report_that_is_missing_counts_though_the_balance_is_nothing() -> None
     assert [bool(each) for each in effects] == [False, False, False, True]
 
 
-def test_more_captured_than_was_in_flight_breaks_an_invariant() -> None:
+def test_more_captured_messages_than_were_in_flight_break_an_invariant() -> None:
     coordinator = collecting(epochs.EpochCoordinator)
     for process in JOIN.processes[:-1]:
         coordinator.handle(control(process, "coordinator", "ack", 1, 0))
@@ -381,7 +383,7 @@ def test_more_captured_than_was_in_flight_breaks_an_invariant() -> None:
         coordinator.handle(control(JOIN.processes[-1], "coordinator", "ack", 1, -1))
 
 
-def test_a_coordinator_that_has_decided_nothing_tells_of_no_decision() -> None:
+def test_a_coordinator_without_a_decision_sends_none() -> None:
     assert sent(SnapshotCoordinator(birth(COORDINATOR)).handle(START), "commit") == []
 
 
@@ -395,8 +397,8 @@ def test_the_order_of_receipts_ends_at_the_first_gap() -> None:
     assert list(partial_recovery.order_after(1, records)) == ["t->a"]
 
 
-def test_no_position_before_a_decided_cut_stays() -> None:
-    machine = born(partial_recovery.PartialTask, "a")
+def test_the_order_before_a_decided_cut_is_erased() -> None:
+    machine = started(partial_recovery.PartialTask, "a")
     for seq in (1, 2):
         after(machine, on("s", "a", "app", 0, "x", seq), Stored(f"order {seq}", True))
     after(machine, on("s", "a", "barrier", 1, 2), on("t", "a", "barrier", 1), Stored("checkpoint 1", True))

@@ -24,13 +24,13 @@ from tests.protocol.audited import AuditedWorld, graphs_for, play
 
 PROTOCOLS = [each.PROTOCOL for each in (markers, epochs, snapshots, cyclic_snapshots, partial_recovery)]
 SEEDS = 12
-"""Per graph: eight graphs, five acyclic ones."""
+"""Seeds per graph: eight graphs, of which five are acyclic."""
 
 # The large number is a long test's; tests/protocol/test_snapshot_bugs.py judges what schedules find.
 each_number = pytest.mark.parametrize("seeds", [SEEDS // 2, pytest.param(2 * SEEDS, marks=pytest.mark.long)])
 
 HURRIED = ProtocolSettings(timeout_ms=300)
-"""Less than an interval: snapshots are given up half way, and the next begins among their barriers."""
+"""A timeout below the interval: snapshots abort half way, and the next begins among their barriers."""
 
 each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.name)
 
@@ -38,7 +38,7 @@ each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protoc
 def outcomes(
     protocol: Protocol, settings: ProtocolSettings | None = None, seeds: int = SEEDS
 ) -> Iterator[Counter[str]]:
-    """What happened in each schedule. Raises the first complaint."""
+    """Counts of events of each schedule. Raises the first violation."""
     for graph in graphs_for(protocol):
         for seed in range(seeds):
             outcome = play(protocol, graph, seed, steps=120, settings=settings)
@@ -57,14 +57,14 @@ def test_no_schedule_breaks_a_promise_and_every_calm_end_has_a_snapshot(protocol
 
 
 @each_protocol
-def test_snapshots_that_are_given_up_leave_nothing_behind(protocol: Protocol) -> None:
+def test_aborted_snapshots_leave_no_records(protocol: Protocol) -> None:
     counts = sum(outcomes(protocol, HURRIED, seeds=8), Counter[str]())
 
     assert counts["aborted"] > 40
 
 
 class WatchedWorld(AuditedWorld):
-    """Counts what protocol P1 promises to survive."""
+    """Counts overlapping epochs and overtaken messages, which P1 promises to survive."""
 
     def do(self, choice: Choice) -> None:
         super().do(choice)
@@ -96,7 +96,7 @@ def test_epochs_overlap_and_messages_come_in_any_order() -> None:
     ids=lambda value: getattr(value, "name", value),
 )
 def test_a_snapshot_of_a_pair_in_every_order(protocol: Protocol, crashes: int) -> None:
-    """One input, one snapshot; every interleaving of messages, writes, replies and the timer."""
+    """Every interleaving of messages, writes, replies and the timer, for one input and one snapshot."""
     world = MessageWorld(protocol, PAIR, Faults(crashes, 0, 0, 0, 0, 0, 0), 1)
 
     seen = explore(world, states_max=2_000, timers_max=1)
@@ -121,7 +121,7 @@ def test_the_wall_clock_is_caught_in_both_variants(variant: str) -> None:
 
 
 def share(skew: float) -> tuple[float, float]:
-    """Shares of complete snapshots with an orphan and with a lost message; skew in mean latencies of a message."""
+    """Shares of complete snapshots with an orphan and with a lost message; `skew` in mean latencies of a message."""
     audits = [
         audit
         for seed in range(15)
@@ -131,8 +131,8 @@ def share(skew: float) -> tuple[float, float]:
     return orphans, sum(bool(audit.lost) for audit in audits) / len(audits)
 
 
-def test_clocks_that_agree_lose_messages_and_clocks_that_differ_make_orphans() -> None:
-    """Seed 000: a consistent cut without skew; but what is in flight is nowhere."""
+def test_equal_clocks_lose_messages_and_skewed_clocks_make_orphans() -> None:
+    """Seed 000: a cut without skew is consistent, but messages in flight are lost."""
     orphans, lost = share(0)
     assert orphans == 0
     assert lost > 0.2
@@ -142,12 +142,12 @@ def test_clocks_that_agree_lose_messages_and_clocks_that_differ_make_orphans() -
 
 
 def test_barriers_on_a_loop_are_refused() -> None:
-    """Aligned barriers would wait for themselves."""
+    """On a loop, aligned barriers would wait for themselves."""
     with pytest.raises(ProtocolViolation, match="needs an acyclic graph"):
         MessageWorld(snapshots.PROTOCOL, CYCLE)
 
 
-def test_a_complaint_is_an_error_of_the_schedule() -> None:
-    """`outcomes` hides nothing."""
+def test_a_violation_is_an_error_of_the_schedule() -> None:
+    """`outcomes` raises every violation."""
     with pytest.raises(Violation):
         list(outcomes(wall_clock.PROTOCOL))

@@ -1,4 +1,4 @@
-"""Nothing is delivered before it is durable, and only what is durable is ever delivered again."""
+"""A message is delivered after its record is durable, and only durable messages are replayed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def started() -> LoggingWorker:
 
 
 def failed(records: Records) -> LoggingWorker:
-    """A second life that has the log of the first, and no checkpoint."""
+    """A second incarnation with the log of the first, without a checkpoint."""
     return LoggingWorker(birth(J, records=records, table={SECOND: {J: Epoch(9)}}))
 
 
@@ -64,7 +64,7 @@ def test_a_record_that_could_not_be_written_is_written_again_and_nothing_is_deli
     assert machine.handle(Stored(FIRST_RECORD, ok=False)) == [store]
 
 
-def test_what_comes_meanwhile_is_one_record_and_keeps_its_order() -> None:
+def test_messages_during_a_write_are_one_record_and_keep_their_order() -> None:
     machine = started()
     machine.handle(app(S, J, 1))
     for event in (app(T, J, 1), app(S, J, 2)):
@@ -87,12 +87,12 @@ def test_a_repetition_is_dropped_when_its_original_is_delivered_and_not_before()
     assert [type(effect) for effect in machine.handle(app(S, J, 1))] == [Drop]
 
 
-def test_a_gap_on_a_reliable_channel_is_the_hosts_fault() -> None:
+def test_a_gap_on_a_reliable_channel_is_refused() -> None:
     with pytest.raises(InvalidTransition, match="lost messages behind 0"):
         started().handle(app(S, J, 2))
 
 
-def test_sends_carry_the_receipt_that_they_rest_on() -> None:
+def test_sends_carry_the_receipt_that_they_depend_on() -> None:
     machine = started()
     machine.handle(app(S, J, 1))
     machine.handle(Stored(FIRST_RECORD, ok=True))
@@ -102,7 +102,7 @@ def test_sends_carry_the_receipt_that_they_rest_on() -> None:
     assert (send.message.seq, send.message.index) == (1, 1)
 
 
-def test_a_sink_shows_what_it_delivers() -> None:
+def test_a_sink_publishes_delivered_rows() -> None:
     machine = LoggingWorker(birth(K))
     machine.handle(START)
     machine.handle(app(J, K, 1))
@@ -112,7 +112,7 @@ def test_a_sink_shows_what_it_delivers() -> None:
     assert (shown.first, shown.last) == (0, 1)
 
 
-def test_a_durable_checkpoint_trims_the_log_and_one_under_way_does_not() -> None:
+def test_a_checkpoint_trims_the_log_after_it_is_durable() -> None:
     machine = started()
     machine.handle(app(S, J, 1))
     machine.handle(Stored(FIRST_RECORD, ok=True))
@@ -131,12 +131,12 @@ def test_a_checkpoint_that_could_not_be_written_trims_nothing() -> None:
     assert all_of(Erase, machine.handle(Stored("checkpoint/000000000001", ok=False))) == []
 
 
-def test_an_answer_to_no_question_is_the_hosts_fault() -> None:
+def test_an_unexpected_answer_is_refused() -> None:
     with pytest.raises(InvalidTransition, match="nothing of that name"):
         started().handle(Stored("checkpoint/000000000001", ok=True))
 
 
-def test_a_new_life_takes_its_log_in_before_anything_else() -> None:
+def test_a_new_incarnation_replays_its_log_first() -> None:
     machine = failed(two_in_the_log())
     machine.handle(START)
 
@@ -148,14 +148,14 @@ def test_a_new_life_takes_its_log_in_before_anything_else() -> None:
     assert machine.phase is LoggingPhase.IDLE
 
 
-def test_a_life_of_a_survivor_stores_the_same_record_again() -> None:
+def test_a_restarted_survivor_stores_the_same_record_again() -> None:
     machine = started()
     before = machine.handle(app(S, J, 1))
     machine.handle(app(T, J, 1))
 
-    reborn = LoggingWorker(birth(J, checkpoint=machine.record(), table={SECOND: {K: Epoch(1)}}))
+    restarted = LoggingWorker(birth(J, checkpoint=machine.record(), table={SECOND: {K: Epoch(1)}}))
 
-    (again,) = all_of(StoreRecord, reborn.handle(START))
+    (again,) = all_of(StoreRecord, restarted.handle(START))
     (first,) = all_of(StoreRecord, before)
     assert again.key == first.key
     assert isinstance(again.record, dict)
@@ -168,13 +168,15 @@ def test_a_survivor_that_was_replaying_waits_for_the_rest() -> None:
     machine.handle(START)
     machine.handle(app(S, J, 1, replayed=True))
 
-    reborn = LoggingWorker(birth(J, checkpoint=machine.record(), table={SECOND: {J: Epoch(9)}, THIRD: {K: Epoch(1)}}))
-    reborn.handle(START)
+    restarted = LoggingWorker(
+        birth(J, checkpoint=machine.record(), table={SECOND: {J: Epoch(9)}, THIRD: {K: Epoch(1)}})
+    )
+    restarted.handle(START)
 
-    assert reborn.phase is LoggingPhase.REPLAYING
+    assert restarted.phase is LoggingPhase.REPLAYING
 
 
-def test_the_plan_moves_only_the_failed_and_stops_at_the_first_record_that_is_not_there() -> None:
+def test_the_plan_moves_only_failed_processes_and_stops_at_the_first_missing_record() -> None:
     records = two_in_the_log()
     torn = {key: record for key, record in records.items() if key != log_key(2)}
     everybody: dict[object, Records] = {S: {}, T: {}, J: torn, K: {}}
@@ -198,7 +200,7 @@ def test_a_source_numbers_its_checkpoints_itself() -> None:
     assert synchronous_logging.PROTOCOL.needs.deterministic
 
 
-def test_a_message_without_a_place_breaks_the_machines_invariant() -> None:
+def test_a_receipt_without_a_place_breaks_the_machines_invariant() -> None:
     machine = started()
     machine.order = 3
 

@@ -1,4 +1,4 @@
-"""Control messages over lines that lose and repeat: each is handed in once, or its sender goes on saying it."""
+"""Control messages over channels that lose and repeat: each is delivered once, or its sender repeats it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ P, Q = ProcessId("p"), ProcessId("q")
 ONE, TWO = Incarnation(1), Incarnation(2)
 
 
-def word(kind: str = "vote", incarnation: Incarnation = ONE) -> Envelope:
+def message_of(kind: str = "vote", incarnation: Incarnation = ONE) -> Envelope:
     return Envelope(P, Q, incarnation, 0, 3, kind, {}, {"of": 3})
 
 
@@ -37,7 +37,7 @@ def arrives(transport: Transport, message: Envelope) -> list[Effect]:
     return transport.handle(Received(control_between(message.source, message.target), message))
 
 
-def handed_in(effects: Sequence[Effect]) -> list[Envelope]:
+def delivered(effects: Sequence[Effect]) -> list[Envelope]:
     return [each.event.message for each in effects if isinstance(each, Deliver) and isinstance(each.event, Received)]
 
 
@@ -50,19 +50,19 @@ def test_the_table_is_total() -> None:
     assert missing_cells(Transport) == []
 
 
-def test_a_message_that_comes_twice_is_handed_in_once_and_as_it_was() -> None:
-    (numbered,) = sent(Transport(P, ONE).handle(Asked(word())))
+def test_a_message_that_comes_twice_is_delivered_once_and_unchanged() -> None:
+    (numbered,) = sent(Transport(P, ONE).handle(Asked(message_of())))
     there = Transport(Q, ONE)
 
     first, second = arrives(there, numbered), arrives(there, numbered)
 
-    assert handed_in(first) == [word()]
-    assert handed_in(second) == []
+    assert delivered(first) == [message_of()]
+    assert delivered(second) == []
     assert any(isinstance(effect, Drop) for effect in second)
 
 
 def test_each_copy_is_acknowledged_because_the_first_acknowledgement_may_be_lost() -> None:
-    (numbered,) = sent(Transport(P, ONE).handle(Asked(word())))
+    (numbered,) = sent(Transport(P, ONE).handle(Asked(message_of())))
     there = Transport(Q, ONE)
 
     answers = [*sent(arrives(there, numbered)), *sent(arrives(there, numbered))]
@@ -70,9 +70,9 @@ def test_each_copy_is_acknowledged_because_the_first_acknowledgement_may_be_lost
     assert [(each.kind, each.target, each.seq) for each in answers] == [(HEARD, P, 1)] * 2
 
 
-def test_what_nobody_acknowledges_is_said_again_and_ever_more_slowly() -> None:
+def test_an_unacknowledged_message_is_repeated_with_doubling_delays() -> None:
     here = Transport(P, ONE)
-    effects = here.handle(Asked(word()))
+    effects = here.handle(Asked(message_of()))
     delays = []
     for _ in range(DOUBLINGS_MAX + 2):
         delays += [effect.delay_ms for effect in effects if isinstance(effect, SetTimer)]
@@ -83,21 +83,21 @@ def test_what_nobody_acknowledges_is_said_again_and_ever_more_slowly() -> None:
 
 
 def test_a_message_is_repeated_soon_although_an_older_one_was_repeated_often() -> None:
-    """One peer out of reach delays no message that is lost on its way to another."""
+    """An unreachable peer does not delay the repetition of a message to another peer."""
     here = Transport(P, ONE)
-    effects = here.handle(Asked(word("to a peer out of reach")))
+    effects = here.handle(Asked(message_of("to a peer out of reach")))
     for _ in range(DOUBLINGS_MAX):
         slow = effects = rings(here, effects)
 
-    effects = here.handle(Asked(word()))
+    effects = here.handle(Asked(message_of()))
     assert [effect.delay_ms for effect in effects if isinstance(effect, SetTimer)] == [REPEAT_MS]
     assert [each.kind for each in sent(rings(here, effects))] == ["to a peer out of reach", "vote"]
     assert rings(here, slow) == []
 
 
-def test_what_was_acknowledged_is_not_said_again() -> None:
+def test_an_acknowledged_message_is_not_repeated() -> None:
     here, there = Transport(P, ONE), Transport(Q, ONE)
-    effects = here.handle(Asked(word()))
+    effects = here.handle(Asked(message_of()))
     answers = sent(arrives(there, sent(effects)[0]))
     arrives(here, answers[0])
 
@@ -106,73 +106,73 @@ def test_what_was_acknowledged_is_not_said_again() -> None:
     assert isinstance(arrives(here, answers[0])[0], Drop)
 
 
-def test_only_what_is_missing_is_said_again() -> None:
+def test_only_unacknowledged_messages_are_repeated() -> None:
     here, there = Transport(P, ONE), Transport(Q, ONE)
-    effects = here.handle(Asked(word("first")))
-    (second,) = sent(here.handle(Asked(word("second"))))
+    effects = here.handle(Asked(message_of("first")))
+    (second,) = sent(here.handle(Asked(message_of("second"))))
     arrives(here, sent(arrives(there, second))[0])
 
     assert [each.kind for each in sent(rings(here, effects))] == ["first"]
 
 
-def test_a_timer_of_before_says_nothing() -> None:
+def test_an_old_timer_repeats_nothing() -> None:
     here = Transport(P, ONE)
-    effects = here.handle(Asked(word()))
+    effects = here.handle(Asked(message_of()))
     rings(here, effects)
 
     assert rings(here, effects) == []
     assert here.handle(TimerElapsed(REPEAT, TimerId(99), 0)) == []
 
 
-def test_whoever_joins_a_newer_incarnation_repeats_nothing_of_the_older_one() -> None:
+def test_a_process_in_a_newer_incarnation_repeats_no_older_message() -> None:
     here = Transport(P, ONE)
-    effects = here.handle(Asked(word()))
+    effects = here.handle(Asked(message_of()))
     here.handle(Joined(TWO))
 
     assert rings(here, effects) == []
-    assert sent(here.handle(Asked(word(incarnation=TWO))))[0].seq == 1
+    assert sent(here.handle(Asked(message_of(incarnation=TWO))))[0].seq == 1
 
 
-def test_what_told_of_the_newer_incarnation_is_not_handed_in_again_after_it_was_joined() -> None:
-    (numbered,) = sent(Transport(P, TWO).handle(Asked(word(incarnation=TWO))))
+def test_the_message_of_a_newer_incarnation_is_not_delivered_again_after_the_join() -> None:
+    (numbered,) = sent(Transport(P, TWO).handle(Asked(message_of(incarnation=TWO))))
     there = Transport(Q, ONE)
-    assert handed_in(arrives(there, numbered)) == [word(incarnation=TWO)]
+    assert delivered(arrives(there, numbered)) == [message_of(incarnation=TWO)]
     there.handle(Joined(TWO))
 
-    assert handed_in(arrives(there, numbered)) == []
+    assert delivered(arrives(there, numbered)) == []
 
 
-def test_numbers_of_two_lives_of_one_sender_are_two_messages() -> None:
-    old = sent(Transport(P, ONE).handle(Asked(word())))[0]
-    new = sent(Transport(P, TWO).handle(Asked(word(incarnation=TWO))))[0]
+def test_equal_numbers_of_two_incarnations_are_two_messages() -> None:
+    old = sent(Transport(P, ONE).handle(Asked(message_of())))[0]
+    new = sent(Transport(P, TWO).handle(Asked(message_of(incarnation=TWO))))[0]
     there = Transport(Q, ONE)
 
     assert old.seq == new.seq
-    assert len(handed_in(arrives(there, old)) + handed_in(arrives(there, new))) == 2
+    assert len(delivered(arrives(there, old)) + delivered(arrives(there, new))) == 2
 
 
-def test_a_message_of_a_life_that_is_over_is_acknowledged_and_not_handed_in() -> None:
-    (numbered,) = sent(Transport(P, ONE).handle(Asked(word())))
+def test_a_message_of_an_older_incarnation_is_acknowledged_and_not_delivered() -> None:
+    (numbered,) = sent(Transport(P, ONE).handle(Asked(message_of())))
     there = Transport(Q, TWO)
 
     effects = arrives(there, numbered)
 
-    assert handed_in(effects) == []
+    assert delivered(effects) == []
     assert [each.kind for each in sent(effects)] == [HEARD]
 
 
-def test_an_acknowledgement_of_another_life_counts_for_nothing() -> None:
+def test_an_acknowledgement_of_another_incarnation_is_dropped() -> None:
     here = Transport(P, TWO)
-    here.handle(Asked(word(incarnation=TWO)))
+    here.handle(Asked(message_of(incarnation=TWO)))
     old = Envelope(Q, P, ONE, 1, 3, HEARD, {}, None)
 
     assert isinstance(arrives(here, old)[0], Drop)
     assert here.phase is TransportPhase.WAITING
 
 
-def test_what_was_heard_is_remembered_in_as_little_as_is_under_way() -> None:
+def test_the_record_of_received_numbers_is_compact() -> None:
     here, there = Transport(P, ONE), Transport(Q, ONE)
-    numbered = [sent(here.handle(Asked(word())))[0] for _ in range(100)]
+    numbered = [sent(here.handle(Asked(message_of())))[0] for _ in range(100)]
     for message in (*numbered[1:], numbered[0]):
         arrives(there, message)
 
@@ -185,20 +185,20 @@ def test_incarnations_do_not_go_back() -> None:
         Transport(P, TWO).handle(Joined(ONE))
 
 
-def test_a_number_far_below_the_newest_is_not_handed_in_again() -> None:
+def test_a_number_far_below_the_newest_is_not_delivered_again() -> None:
     here, there = Transport(P, ONE), Transport(Q, ONE)
-    numbered = [sent(here.handle(Asked(word())))[0] for _ in range(3)]
+    numbered = [sent(here.handle(Asked(message_of())))[0] for _ in range(3)]
     for message in numbered:
         arrives(there, message)
 
-    assert [handed_in(arrives(there, message)) for message in numbered] == [[], [], []]
+    assert [delivered(arrives(there, message)) for message in numbered] == [[], [], []]
 
 
-def test_whoever_joins_forgets_lives_that_are_over_and_no_other() -> None:
+def test_a_join_forgets_older_incarnations_only() -> None:
     there = Transport(Q, ONE)
     for life in (1, 2, 3):
         incarnation = Incarnation(life)
-        (numbered,) = sent(Transport(P, incarnation).handle(Asked(word(incarnation=incarnation))))
+        (numbered,) = sent(Transport(P, incarnation).handle(Asked(message_of(incarnation=incarnation))))
         arrives(there, numbered)
     there.handle(Joined(TWO))
 

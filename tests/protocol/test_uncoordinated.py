@@ -46,12 +46,12 @@ FORCING = ProtocolSettings(options={"forcing": "hmnr"})
 
 
 def test_every_random_schedule_is_survived_with_the_greatest_line():
-    """O4 compares every plan with all lines there are."""
+    """O4 compares every plan with all possible lines."""
     counts = check_schedules(PROTOCOL, range(10))
     assert min(counts[what] for what in ("recovery", "shown", "complete", "drop")) > 50
 
 
-def test_forced_checkpoints_change_nothing_but_their_number():
+def test_forced_checkpoints_change_only_their_number():
     counts = check_schedules(PROTOCOL, range(6), settings=FORCING)
     assert min(counts[what] for what in ("recovery", "shown", "forced")) > 20
 
@@ -94,7 +94,7 @@ def saved(machine):
     return machine.handle(Stored(str(machine.interval), True))
 
 
-def test_a_life_begins_by_reporting_what_is_durable():
+def test_an_incarnation_first_reports_its_durable_checkpoints():
     first, _ = worker()
     first.handle(received(index=4))
     record = {**first.record(), "index": 1}
@@ -110,7 +110,7 @@ def test_a_checkpoint_begins_the_next_interval():
     assert (before.message.index, after.message.index) == (0, 1)
 
 
-def test_nothing_new_is_not_saved():
+def test_a_state_without_changes_is_not_saved():
     machine, _ = worker()
     assert kinds(machine.handle(tick())) == [SetTimer]
 
@@ -149,7 +149,7 @@ def settled(line, old):
     return Received(ChannelId("coordinator=>k"), message)
 
 
-def test_a_sink_shows_what_is_before_the_line():
+def test_a_sink_publishes_rows_before_the_line():
     machine, _ = worker()
     machine.handle(received())
     saved(machine)
@@ -158,7 +158,7 @@ def test_a_sink_shows_what_is_before_the_line():
     assert (type(shown), shown.first, shown.last) == (SinkTransaction, 0, 1)
 
 
-def test_an_older_line_that_comes_late_shows_nothing():
+def test_a_late_older_line_publishes_nothing():
     machine, _ = worker()
     for seq in (1, 2):
         machine.handle(received(seq))
@@ -174,7 +174,7 @@ def forced(checkpoint=None, incarnation=1, table=None):
 
 
 def after_my_checkpoint(index=1):
-    """A message whose past has checkpoint 0 of `k`, and a checkpoint on a path from there."""
+    """A message that depends on checkpoint 0 of `k`, with another checkpoint on the path."""
     peer = Forcing(S, (S, K))
     peer.taken[K], peer.saved[K] = True, 0
     return Received(CHANNEL, Envelope(S, K, Incarnation(1), 1, index, "app", peer.send(K), "m"))
@@ -204,8 +204,8 @@ def test_checkpoints_are_reported_in_their_order():
     peer.taken[K], peer.saved[K] = True, 1
     machine.handle(Received(CHANNEL, Envelope(S, K, Incarnation(1), 2, 2, "app", peer.send(K), "m")))
     assert machine.handle(Stored("2", True)) == []
-    (told,) = machine.handle(Stored("1", True))
-    assert (told.message.index, told.message.body) == (0, [[1, {}], [2, {"s": 1}]])
+    (report_sent,) = machine.handle(Stored("1", True))
+    assert (report_sent.message.index, report_sent.message.body) == (0, [[1, {}], [2, {"s": 1}]])
 
 
 # -- coordinator -------------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def coordinator():
     return made
 
 
-def test_nothing_is_decided_before_everybody_has_reported():
+def test_no_line_is_decided_before_all_processes_have_reported():
     machine = coordinator()
     assert machine.handle(report(S, (1, {}))) == []
     assert machine.phase is GatheringPhase.GATHERING
@@ -238,7 +238,7 @@ def test_a_checkpoint_that_depends_on_an_unsaved_interval_is_not_on_the_line():
     assert machine.line == {S: 1, K: 1}
 
 
-def test_what_no_failure_can_bring_back_is_erased():
+def test_a_checkpoint_that_no_recovery_can_restore_is_erased():
     machine = coordinator()
     machine.handle(report(S, (1, {}), (2, {})))
     effects = machine.handle(report(K))
@@ -246,7 +246,7 @@ def test_what_no_failure_can_bring_back_is_erased():
 
 
 def test_a_report_that_overtook_another_waits_for_it():
-    """Were 2 believed first, 1 would part an interval that was counted as one."""
+    """If 2 were applied first, 1 would split an interval that counted as one."""
     machine = coordinator()
     machine.handle(report(S))
     machine.handle(report(K))
@@ -267,14 +267,14 @@ def record(index, **seen):
     return {"incarnation": 1, "index": index, "seen": seen}
 
 
-def test_a_plan_tells_who_undid_what():
+def test_a_plan_names_the_cause_of_each_rollback():
     plan = PROTOCOL.plan(failure({S}, {A: {checkpoint_key(2): record(2, s=1)}}, {A: record(2, s=1), K: record(0, a=2)}))
     assert plan.row == {S: 0, A: 0, K: 0}
     assert plan.parts[A] == Part(None, initial=True, because="it received what is undone: s from 0")
     assert plan.parts[K].because == "it received what is undone: a from 0"
 
 
-def test_whoever_received_nothing_of_it_stays():
+def test_a_process_that_received_no_undone_message_stays():
     records = {S: {checkpoint_key(1): record(1)}}
     plan = PROTOCOL.plan(failure({S}, records, {A: record(0, s=0), K: record(0)}))
     assert plan.row == {S: 1}

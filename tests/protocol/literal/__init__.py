@@ -1,1 +1,1 @@
-"""The published algorithms as they are written: each reverts one erratum of a corrected machine, and nothing else."""
+"""The published algorithms as printed: each reverts one erratum of a corrected machine and keeps the rest."""

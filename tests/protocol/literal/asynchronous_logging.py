@@ -11,7 +11,7 @@ from checkpoint_protocols.recovery import Birth, Protocol
 
 
 class LiteralIndex(RecoveryVector):
-    """E9: `Max[q] = max(TRV[q], DDV(p,q)[q])`: q, a process, stands where an interval of p belongs."""
+    """E9: `Max[q] = max(TRV[q], DDV(p,q)[q])`: q, a process, is used as an interval of p."""
 
     def find(self, process: ProcessId, interval: int) -> bool:
         stable = self._stable[process]
@@ -26,7 +26,7 @@ class LiteralIndex(RecoveryVector):
 
 
 class NoGuard(RecoveryVector):
-    """E9: nothing compares k with RV[p]."""
+    """E9: k is not compared with RV[p]."""
 
     def find(self, process: ProcessId, interval: int) -> bool:
         found = super().find(process, interval)
@@ -36,7 +36,7 @@ class NoGuard(RecoveryVector):
 
 
 class TakesWhatItBeganForDone(AsynchronousWorker):
-    """A life begins with nothing to save: what the last one was saving counts as saved."""
+    """An incarnation begins with nothing to save: the unfinished checkpoint of the last one counts as saved."""
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
@@ -44,7 +44,7 @@ class TakesWhatItBeganForDone(AsynchronousWorker):
 
 
 class NoBin(RecoveryVector):
-    """E9: the bin is in the prose only; what fails is forgotten."""
+    """E9: the bin is in the prose only; an interval that fails is forgotten."""
 
     def _include_one(self) -> bool:
         tried, self._bin = self._bin, set()

@@ -1,4 +1,4 @@
-"""Coordinated checkpoints as seed 004 has them, without what erratum E15 adds, and with one rule broken at a time."""
+"""Coordinated checkpoints as seed 004 has them, without the additions of erratum E15, with one rule broken at a time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from checkpoint_protocols.vocabulary import AppSent, Erase, Note, Received
 
 class _WithoutInvariants(CoordinatedWorker):
     def _ensure(self, holds: bool, what: str) -> None:
-        """Off: the oracles have to find it."""
+        """Off, so that only the oracles can find the bug."""
 
 
 class NonBlocking(_WithoutInvariants):
-    """E15: the seed does not say that nobody sends between the checkpoint and the decision."""
+    """E15: the seed does not forbid sends between the checkpoint and the decision."""
 
     TABLE = CoordinatedWorker.TABLE | {(phase, AppSent): "_on_sent" for phase in CoordinatedPhase}
 
@@ -26,7 +26,7 @@ class NonBlocking(_WithoutInvariants):
 
 
 class OnePhase(_WithoutInvariants):
-    """E15: "if not, they create a checkpoint": at once and for good, whatever becomes of the others'."""
+    """E15: "if not, they create a checkpoint": at once and for good, whether or not the others create theirs."""
 
     def _tentative_stored(self, index: int, ok: bool) -> list[Effect]:
         tentative = self.tentative
@@ -39,7 +39,7 @@ class OnePhase(_WithoutInvariants):
 
 
 class DecidesBeforeItIsStored(_WithoutInvariants):
-    """G2: the decision is told while its record is being written."""
+    """G2: the decision is sent while its record is being written."""
 
     def _decide(self, tentative: Tentative) -> list[Effect]:
         stores = super()._decide(tentative)
@@ -51,7 +51,7 @@ class DecidesBeforeItIsStored(_WithoutInvariants):
 
 
 class ErasesWithTheDecision(_WithoutInvariants):
-    """GC: the older checkpoint goes when the decision is known, not when this one is durable as permanent."""
+    """GC: the older checkpoint is erased with the decision, not when this one is durable as permanent."""
 
     def _make(self, tentative: Tentative) -> list[Effect]:
         older, made = self.permanent, super()._make(tentative)
@@ -59,7 +59,7 @@ class ErasesWithTheDecision(_WithoutInvariants):
 
 
 class ForgetsTheDecision(_WithoutInvariants):
-    """GC: the decision is erased when it is told, and not when everybody's checkpoint is marked."""
+    """GC: the decision is erased when it is sent, not when all processes have marked their checkpoints."""
 
     def _finished(self, instance: str, participant: ProcessId) -> list[Effect]:
         self.decided.get(instance, set()).clear()
@@ -67,7 +67,7 @@ class ForgetsTheDecision(_WithoutInvariants):
 
 
 class KeepsMarksThatWereOvertaken(_WithoutInvariants):
-    """GC: what is older than a mark goes when that is stored, and not when another one comes behind it or a life begins."""
+    """GC: checkpoints older than a mark are erased only when it is stored, not after a later mark or a restart."""
 
     def _mark_again(self) -> list[Effect]:
         return super()._mark_again() if self.permanent in self._unmarked else []
@@ -80,7 +80,7 @@ class KeepsMarksThatWereOvertaken(_WithoutInvariants):
 
 
 class VotesBeforeItIsStored(_WithoutInvariants):
-    """G2: a vote for a checkpoint that is not durable."""
+    """G2: votes for a checkpoint that is not durable."""
 
     def _take_tentative(self, instance: str, parent: ProcessId | None) -> list[Effect]:
         effects = super()._take_tentative(instance, parent)
@@ -93,7 +93,7 @@ class VotesBeforeItIsStored(_WithoutInvariants):
 
 
 class ShowsEverything(_WithoutInvariants):
-    """G6: a sink shows what it has, not what its permanent checkpoint has."""
+    """G6: a sink publishes all its rows, not only those of its permanent checkpoint."""
 
     def _show(self) -> list[Effect]:
         self.received_then = dict(self.received)
@@ -101,7 +101,7 @@ class ShowsEverything(_WithoutInvariants):
 
 
 class JoinsAgain(_WithoutInvariants):
-    """A request is followed although its instance was undone here: late undoings hit the second checkpoint."""
+    """Joins an instance again that was aborted here: late aborts undo the second checkpoint."""
 
     def _is_new(self, instance: str) -> bool:
         return True

@@ -13,7 +13,7 @@ NIL = ChannelId("Nil")
 
 
 class NilIsMarked(CyclicTask):
-    """E4: line 9 marks Nil, line 13 compares with the regular inputs, which are none at a source."""
+    """E4: line 9 marks Nil; line 13 compares with the regular inputs, and a source has none."""
 
     def _on_begin(self, event: Received) -> list[Effect]:
         marked = {NIL}
@@ -21,7 +21,7 @@ class NilIsMarked(CyclicTask):
 
 
 class OneSetForAll(CyclicTask):
-    """E5: barriers without ids. While the loop is logged, line 12 blocks, and line 13 does not fire a second time."""
+    """E5: barriers without ids. While the loop is logged, line 12 blocks, and line 13 does not run a second time."""
 
     def validate(self) -> None:
         """Off."""
@@ -41,7 +41,7 @@ class OneSetForAll(CyclicTask):
 
 
 class MakesNoWay(CyclicTask):
-    """The barrier of a newer snapshot is counted with those of the older, which stays under way."""
+    """Counts the barrier of a newer snapshot with those of the older one, which stays open."""
 
     def _ensure(self, holds: bool, what: str) -> None:
         """Off."""
@@ -51,9 +51,9 @@ class MakesNoWay(CyclicTask):
 
 
 class LogsOnMarkedBackEdges(CyclicTask):
-    """E6: line 25 asks whether the input is a back edge, and not whether its barrier has come.
+    """E6: line 25 checks that the input is a back edge, and not that its barrier has arrived.
 
-    The seed knows no incarnations; rule G4 would drop those messages, whose sends are undone, from the replay.
+    The seed has no incarnations; rule G4 would drop those messages from the replay, as their sends are undone.
     """
 
     def _door(self, event: Event) -> list[Effect] | None:

@@ -19,7 +19,7 @@ class ZeroIsEnough(EpochCoordinator):
 
 
 class OnlyOneIsAsked(EpochCoordinator):
-    """E1: the coordinator checkpoints "itself", all others learn of it from messages: the seed's other mappers never."""
+    """E1: the coordinator checkpoints "itself", all others learn of it from messages, which other sources never get."""
 
     def asked(self) -> Iterable[ProcessId]:
         return self.graph.sources[:1]

@@ -1,4 +1,4 @@
-"""Index-based checkpoints with what seed 004 says about older incarnations and synchronized clocks."""
+"""Index-based checkpoints with seed 004's rules for older incarnations and synchronized clocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from checkpoint_protocols.vocabulary import Envelope, Received
 
 
 class NewestRowOnly(IndexWorker):
-    """E14, as lecture notes have it: only the newest recovery says what is undone."""
+    """E14, as in lecture notes: messages are compared with the newest recovery only."""
 
     def _other_incarnation(self, event: Received, message: Envelope) -> list[Effect] | None:
         if message.incarnation > self.incarnation or message.kind != APP:
@@ -41,7 +41,7 @@ class RemembersByCheckpoint(IndexWorker):
 
 
 class CoversTheReplay(IndexWorker):
-    """Not of the seed: a checkpoint taken before the replay is over counts as having all of it."""
+    """Not of the seed: a checkpoint taken before the end of the replay counts as containing all of it."""
 
     def _cover(self, low: int) -> None:
         self._covered = dict.fromkeys(self._log, low) | self._covered

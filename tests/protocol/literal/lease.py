@@ -1,7 +1,6 @@
-"""The checkpoint lease as seed 002 has it, and one wrong rule at a time: what the lease world must condemn.
+"""The checkpoint lease as seed 002 has it, and with one wrong rule at a time, for the lease world to condemn.
 
-`SEED` times a lease from its execution, knows no boots and looks at no clock but by its timer (erratum E10).
-`CLOCKS_GO_ON` has clocks that survive a crash, where a timer from execution is not the issue.
+`SEED` counts a lease from its execution, ignores boots and checks the time by its timer only (erratum E10).
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from checkpoint_protocols.vocabulary import SetTimer
 
 
 class BlindReplica(Replica):
-    """Without its own invariants: the world has to find what is wrong."""
+    """A replica without its own invariants, so that only the world can find the bug."""
 
     def validate(self) -> None:
-        """The bug is planted here; the oracles are elsewhere."""
+        """Off."""
 
 
 class BlindPrimary(Primary):
-    """The same for a primary."""
+    """A primary without its own invariants."""
 
     def validate(self) -> None:
-        """As above."""
+        """Off, as above."""
 
 
 class TimedFromExecution(BlindReplica):
@@ -56,14 +55,14 @@ class TimedFromExecution(BlindReplica):
 
 
 class SeedReplica(TimedFromExecution):
-    """Moreover, a lease counts in every life of its holder."""
+    """Moreover, a lease is valid in every incarnation of its holder."""
 
     def _is_for_me(self, terms: Terms, local_ms: int) -> bool:
         return terms.holder == self.me and self.phase is not ReplicaPhase.LEADING
 
 
 class AnyBoot(BlindReplica):
-    """A lease counts in every life of its holder."""
+    """A lease is valid in every incarnation of its holder."""
 
     def _is_for_me(self, terms: Terms, local_ms: int) -> bool:
         mine = terms.holder == self.me and self.phase is not ReplicaPhase.LEADING
@@ -80,14 +79,14 @@ class GoesOnAsPrimary(BlindReplica):
 
 
 class TakesAsPrimary(BlindReplica):
-    """Who executes a lease of its own as the primary uses it."""
+    """A primary uses a lease of its own that it executes."""
 
     def _is_for_me(self, terms: Terms, local_ms: int) -> bool:
         return terms.holder == self.me and terms.boot == self.boot and local_ms < terms.until_ms
 
 
 class KeepsAnOldRight(BlindReplica):
-    """The next lease in the log does not end the right that the last one gave."""
+    """The next lease in the log does not end the right of the last one."""
 
     def _execute(self, lease: Lease, local_ms: int) -> list[Effect]:
         if self._right is not None:
@@ -96,7 +95,7 @@ class KeepsAnOldRight(BlindReplica):
 
 
 class NeverLooksAtTheClock(BlindReplica):
-    """Neither when it executes a lease nor when it begins or ends the work: only the timer ends a right."""
+    """Only the timer ends a right: the clock is checked neither at execution nor at the begin or end of the work."""
 
     def _is_for_me(self, terms: Terms, local_ms: int) -> bool:
         return terms.holder == self.me and terms.boot == self.boot and self.phase is not ReplicaPhase.LEADING
@@ -125,7 +124,7 @@ class ForgetsTheLease(BlindPrimary):
 
 
 class ReachesTheDeadline(BlindPrimary):
-    """The deadline is reached, not passed: clocks that show whole milliseconds hide almost one."""
+    """Times out at the deadline instead of after it: clocks of whole milliseconds hide almost one."""
 
     def _wait(self, lease: Lease, local_ms: int) -> None:
         super()._wait(lease, local_ms)
@@ -133,7 +132,7 @@ class ReachesTheDeadline(BlindPrimary):
 
 
 class WaitsTheHoldersTime(BlindPrimary):
-    """The primary counts the holder's 70 percent on its own clock."""
+    """The primary waits only the holder's 70 percent, on its own clock."""
 
     def _wait(self, lease: Lease, local_ms: int) -> None:
         super()._wait(lease, local_ms)
@@ -141,7 +140,7 @@ class WaitsTheHoldersTime(BlindPrimary):
 
 
 class WeighsZero(BlindPrimary):
-    """Weights have no floor and nobody is ever forced: who is sick never gets a lease."""
+    """Weights have no floor and no replica is ever forced: a replica of health 0 never gets a lease."""
 
     def weights(self, local_ms: int) -> dict[ProcessId, int]:
         candidates = self.candidates(local_ms)
@@ -149,7 +148,7 @@ class WeighsZero(BlindPrimary):
 
 
 def admits_all(_newest: int, _token: int) -> Admission:
-    """A store that compares nothing."""
+    """A store that does not compare tokens."""
     return Admission.ACCEPTED
 
 

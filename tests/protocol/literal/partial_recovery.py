@@ -13,18 +13,18 @@ from checkpoint_protocols.vocabulary import Received
 
 class _WithoutInvariants(PartialTask):
     def _ensure(self, holds: bool, what: str) -> None:
-        """Off."""
+        """Off, so that only the oracles can find the bug."""
 
 
 class SmallerThanTheLast(_WithoutInvariants):
-    """E16: "records whose sequence number is smaller than that of the processed one" leaves out the processed one."""
+    """E16: "records whose sequence number is smaller than that of the processed one" excludes the processed one."""
 
     def _is_known(self, event: Received) -> bool:
         return event.message.seq < self.received.get(event.channel, 0)
 
 
 class SourceSequence(_WithoutInvariants):
-    """E16: the number is marked at the source, and all that becomes of a record has it."""
+    """E16: the source gives the number, and all records derived from one have the same."""
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)

@@ -1,4 +1,4 @@
-"""Sender-based logging as the first three steps of seed 004 have it, and with one rule broken at a time."""
+"""Sender-based logging by the first three steps of seed 004, and with one rule broken at a time."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ class _WithoutInvariants(SenderLoggingWorker):
     TABLE = SenderLoggingWorker.TABLE | {(SenderPhase.GATED, AppSent): "_on_sent"}
 
     def _ensure(self, holds: bool, what: str) -> None:
-        """Off: the oracles have to find it."""
+        """Off, so that only the oracles can find the bug."""
 
 
 class NoGate(_WithoutInvariants):
-    """Steps 1 to 3 alone, the seed's "one small problem": the receiver acts before anybody knows where m belongs."""
+    """Steps 1 to 3 alone, the seed's "one small problem": the receiver acts before the number of m is logged."""
 
     def _close(self) -> list[Effect]:
         return []
 
 
 class AnswersBeforeItIsStored(_WithoutInvariants):
-    """G2: ACKACK while the sender's record is being written."""
+    """G2: sends ACKACK while the sender's record is being written."""
 
     def _make_durable(self, channel: ChannelId, entry: SentEntry, rsn: int) -> list[Effect]:
         return [*super()._make_durable(channel, entry, rsn), self._ackack(channel, rsn)]
 
 
 class DoesNotDedupe(_WithoutInvariants):
-    """Whatever comes is new."""
+    """Takes every message as new."""
 
     def _take(self, event: Received) -> list[Effect]:
         return self._accept(event)
 
 
 class ShowsAtOnce(_WithoutInvariants):
-    """G6: rows are output as sends are, and these are not gated."""
+    """G6: rows are output like sends, but without the gate."""
 
     def _show(self) -> list[Effect]:
         first, self.shown = self.shown, self.order.rsn
@@ -60,7 +60,7 @@ class ShowsAtOnce(_WithoutInvariants):
 
 
 def _in_order_of_senders(failure: Failure) -> RecoveryPlan:
-    """ "Each sender can play the messages back in the order in which they were dispatched": one after the other."""
+    """ "Each sender can play the messages back in the order in which they were dispatched": sender by sender."""
     plain = plan(failure)
     return replace(plain, parts={name: _by_sender(part) for name, part in plain.parts.items()})
 

@@ -11,7 +11,7 @@ from checkpoint_protocols.vocabulary import Received
 
 
 class NoIds(SnapshotTask):
-    """E5 without loops: barriers of two snapshots are the same barrier, and nothing is ever aborted."""
+    """E5 without loops: barriers of two snapshots are the same barrier, and no snapshot is ever aborted."""
 
     def validate(self) -> None:
         """Off."""
@@ -27,7 +27,7 @@ class NoIds(SnapshotTask):
 
 
 class NilIsAnInput(SnapshotTask):
-    """E4: a source waits for as many barriers as it has inputs, and Nil is one on which none is counted (line 7)."""
+    """E4: a source waits for a barrier of every input, and Nil is an input that never gets one (line 7)."""
 
     def _on_begin(self, event: Received) -> list[Effect]:
         blocked: set[ChannelId] = set()

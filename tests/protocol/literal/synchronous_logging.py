@@ -1,4 +1,4 @@
-"""Synchronous logging with one rule broken at a time. The seed's own text has none of them; it leaves them open."""
+"""Synchronous logging with one rule broken at a time. The seed's text leaves these rules open."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from checkpoint_protocols.vocabulary import CaptureState, Commanded, Drop, Recei
 
 class _WithoutInvariants(LoggingWorker):
     def _ensure(self, holds: bool, what: str) -> None:
-        """Off: the oracles have to find it."""
+        """Off, so that only the oracles can find the bug."""
 
     def _see(self, event: Received) -> None:
-        """Gaps too."""
+        """Accept gaps too."""
         self.seen[event.channel] = max(self._seen(event.channel), event.message.seq)
 
 
@@ -33,7 +33,7 @@ class DeliversBeforeItIsStored(_WithoutInvariants):
 
 
 class ShowsWhatItReplays(_WithoutInvariants):
-    """Every life shows what it delivers, whether or not the sink has it."""
+    """Every incarnation publishes all that it delivers, even if the sink has it."""
 
     def _on_start(self, event: Commanded) -> list[Effect]:
         self.shown = self.order
@@ -41,21 +41,21 @@ class ShowsWhatItReplays(_WithoutInvariants):
 
 
 class ShowsWhatItDelivers(_WithoutInvariants):
-    """What an earlier life delivered is that life's to show."""
+    """An incarnation does not publish rows that an earlier one delivered."""
 
     def _on_start(self, event: Commanded) -> list[Effect]:
         return [effect for effect in super()._on_start(event) if not isinstance(effect, SinkTransaction)]
 
 
 class DoesNotDedupe(_WithoutInvariants):
-    """Whatever comes is new."""
+    """Takes every message as new."""
 
     def _known(self, event: Received) -> bool:
         return False
 
 
 class DropsRepetitionsAtOnce(_WithoutInvariants):
-    """A repetition goes although its original is not durable yet: the channel has neither any more."""
+    """Drops a repetition before its original is durable, so that the channel has neither."""
 
     def _on_another(self, event: Received) -> list[Effect]:
         if event.message.seq <= self._seen(event.channel):
@@ -64,7 +64,7 @@ class DropsRepetitionsAtOnce(_WithoutInvariants):
 
 
 class TrimsTooEarly(_WithoutInvariants):
-    """The log goes when the checkpoint is taken, not when it is durable."""
+    """The log is trimmed when the checkpoint is taken, not when it is durable."""
 
     def _checkpoint(self) -> list[Effect]:
         effects = super()._checkpoint()

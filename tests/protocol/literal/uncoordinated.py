@@ -22,7 +22,7 @@ class ReceiverToSender(IntervalGraph):
 
 
 class TakesWhatItBeganForDone(UncoordinatedWorker):
-    """A life begins with nothing to save: what the last one was saving counts as saved."""
+    """An incarnation begins with nothing to save: the unfinished checkpoint of the last one counts as saved."""
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)

@@ -1,4 +1,4 @@
-"""Snapshots at a moment of the clock: the seeds' own counter-examples, as the module has them."""
+"""Snapshots at a wall-clock time: the counter-examples of the seeds, unchanged."""
 
 from __future__ import annotations
 
