@@ -1,4 +1,4 @@
-"""What tests of a key group's state share: rows in, values out."""
+"""Put rows into the state of a key group, and read its values, for the tests of that state."""
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +37,7 @@ def due(group, now, hasher=spread):
 
 
 def removed_above_another_level(folder):
-    """A hundred keys in one level, and a newer one of two files, of which the first removes `k5` and the other sets `k6` to 60."""
+    """Return a hundred keys in one level, and a newer level of two files: the first removes `k5`, the other sets `k6` to 60."""
     store = MemoryStore()
     group = group_of(SCHEMA, folder, store)
     put(group, {f"k{i}": i for i in range(100)})

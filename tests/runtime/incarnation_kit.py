@@ -1,4 +1,4 @@
-"""One incarnation with everything real but Spark, the source and the sink: a test plays Spark's part batch by batch."""
+"""One real incarnation with a fake source and sink; a test plays Spark, batch by batch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SCHEMA = StructType().add("v", LongType())
 
 
 def eventually(holds, what="it"):
-    """Wait until `holds()` is true: the other side works on threads of its own."""
+    """Wait until `holds()` is true; the other side works on its own threads."""
     deadline_s = time.monotonic() + WAIT_S
     while not (found := holds()):
         assert time.monotonic() < deadline_s, f"{what} did not happen"
@@ -51,7 +51,7 @@ def eventually(holds, what="it"):
 
 
 class FakeSource:
-    """Numbered rows: a cursor is {"n": rows so far}. `rows`: how many there are when somebody asks."""
+    """Numbered rows: a cursor is {"n": rows so far}. `rows`: number of rows at the time of the call."""
 
     rows = 0
 
@@ -75,7 +75,7 @@ class FakeSource:
 
 
 class FakeSink:
-    """Remembers what it published; `script` holds errors to raise, one per attempt, None for none."""
+    """Record published epochs; `script` holds errors to raise, one per attempt, None for none."""
 
     def __init__(self):
         self.published: list[tuple[int, list[int]]] = []
@@ -127,7 +127,7 @@ def values_in(root, path):
 
 
 class FakeQuery:
-    """Stands for Spark's: it lives until it is stopped or killed."""
+    """Replaces Spark's query: it runs until it is stopped or killed."""
 
     def __init__(self, spark, description, on_batch, is_over):
         self.description, self.on_batch, self.is_over = description, on_batch, is_over
@@ -150,8 +150,8 @@ class FakeQuery:
         return self.spark_phases.get(batch)
 
 
-class Heard(RunListener):
-    """What listeners hear, as (what, epoch)."""
+class RecordingListener(RunListener):
+    """Record events of listeners, as (name, epoch)."""
 
     def __init__(self):
         self.events = []
@@ -179,18 +179,18 @@ class Heard(RunListener):
 
 
 class Bench:
-    """A store, a sink, and life after life on them."""
+    """One store and one sink, for several incarnations in a row."""
 
     def __init__(self, folder: Path, monkeypatch, operator=None, **settings):
         self.parts: dict[str, Any] = {}
         self.plays_spark(monkeypatch)
-        self.folder, self.sink, self.heard = folder, FakeSink(), Heard()
+        self.folder, self.sink, self.listener = folder, FakeSink(), RecordingListener()
         self.store = Store.open(str(folder / "store"), JOB)
         self.plan = self.planned(operator, **settings)
         self.queries: list[FakeQuery] = []
 
     def plays_spark(self, monkeypatch) -> None:
-        """Play Spark, and keep the parts of the newest life by the name that made them."""
+        """Replace Spark, and keep the parts of the newest incarnation by the name of their constructor."""
         monkeypatch.setattr(stage_module, "StageQuery", self._query)
         monkeypatch.setattr(incarnation_module, "POLL_S", 0.01)
         for name in ("CoordinatorLoop", "Lanes", "recorded"):
@@ -215,7 +215,7 @@ class Bench:
         self.queries.append(FakeQuery(*arguments))
         return self.queries[-1]
 
-    def born(
+    def begin(
         self,
         targets: Mapping[str, object] | None = None,
         takeover=False,
@@ -223,18 +223,18 @@ class Bench:
         restore: str | int = "latest",
     ) -> Spark:
         point = self.store.log.begin_incarnation(HERE, restore, self.plan.config.lease_ms, takeover)
-        announcer = Announcer(JOB, point.incarnation, [self.heard])
+        announcer = Announcer(JOB, point.incarnation, [self.listener])
         progress = Progress(JOB)
-        life = SparkIncarnation(self.plan, point, announcer, progress, targets or {}, standing)
-        life.begin()
-        return Spark(self, life, self.queries[-1], progress)
+        driver = SparkIncarnation(self.plan, point, announcer, progress, targets or {}, standing)
+        driver.begin()
+        return Spark(self, driver, self.queries[-1], progress)
 
     def overtaken(self) -> None:
-        """Another driver replaces the one that runs."""
+        """Let another driver take over the job."""
         Store.open(str(self.folder / "store"), JOB).log.begin_incarnation(ELSEWHERE, "latest", 600_000, takeover=True)
 
-    def heard_of(self, what):
-        return [epoch for kind, epoch in self.heard.events if kind == what]
+    def epochs_of(self, what):
+        return [epoch for kind, epoch in self.listener.events if kind == what]
 
     def state(self):
         return self.store.reopened().log.state()
@@ -245,10 +245,10 @@ class Bench:
 
 
 class Spark:
-    """Plays Spark for one life: batches of one task, and the thread that watches."""
+    """Plays Spark for one incarnation: batches of one task, and the thread that watches the query."""
 
-    def __init__(self, bench: Bench, life: SparkIncarnation, query: FakeQuery, progress: Progress):
-        self.bench, self.life, self.query, self.progress = bench, life, query, progress
+    def __init__(self, bench: Bench, driver: SparkIncarnation, query: FakeQuery, progress: Progress):
+        self.bench, self.driver, self.query, self.progress = bench, driver, query, progress
         self.loop, self.lanes = bench.parts["CoordinatorLoop"], bench.parts["Lanes"]
         self.protocol, *_ = bench.parts["recorded"]
         self.batches = self.rows = 0
@@ -257,10 +257,10 @@ class Spark:
         self._watching.start()
 
     def _watch(self):
-        self.ending = self.life.watch()
+        self.ending = self.driver.watch()
 
     def marker(self) -> ControlMarker:
-        """What the control source offers now."""
+        """Return the marker that the control source offers now."""
         return self.query.description.control.newest
 
     def barrier(self, epoch: int) -> ControlMarker:
@@ -270,13 +270,13 @@ class Spark:
         )
 
     def batch(self, *values: int, marker: ControlMarker | None = None, reports: Sequence[Report] = ()) -> None:
-        """One micro-batch: `values` are staged, the marker offered now (or `marker`) is in it."""
-        life, plan, number = self.life, self.bench.plan, self.batches
+        """Run one micro-batch: stage `values`, with the marker offered now (or `marker`) in the batch."""
+        driver, plan, number = self.driver, self.bench.plan, self.batches
         self.batches += 1
         self.rows += len(values)
         offsets = BatchOffsets(number, 0, (json.dumps({"n": self.rows}),), (marker or self.marker()).number)
-        plan.checkpoint(life.incarnation).write_bytes(f"offsets/{number}", b"as Spark writes one")
-        stage = SinkStage("out", StagePlan(), plan.store.staged("out").location, life.incarnation)
+        plan.checkpoint(driver.incarnation).write_bytes(f"offsets/{number}", b"as Spark writes one")
+        stage = SinkStage("out", StagePlan(), plan.store.staged("out").location, driver.incarnation)
         with StageWriter(stage, number) as writer:
             writer.write(pa.table({"v": pa.array(values, pa.int64())}))
             staged = [Report("tap", 0, number, "out", asdict(file)) for file in writer.close()]
@@ -284,19 +284,19 @@ class Spark:
             self.query.on_batch(offsets, [*staged, *reports], 5)
 
     def epoch(self, epoch: int, *values: int) -> None:
-        """A batch that ends `epoch` and is committed."""
+        """Run a batch that ends `epoch`, and wait for its commit."""
         self.barrier(epoch)
         self.batch(*values)
-        eventually(lambda: epoch in self.bench.heard_of("committed"), f"commit of {epoch}")
+        eventually(lambda: epoch in self.bench.epochs_of("committed"), f"commit of {epoch}")
 
     def taken_in(self) -> None:
-        """Wait until the coordinator has seen the last batch."""
+        """Wait until the coordinator has handled the last batch."""
         seen = threading.Event()
         self.loop.post(seen.set)
         assert seen.wait(WAIT_S)
 
     def play_until(self, done) -> None:
-        """Empty batches, each with the marker offered then, until `done()`."""
+        """Run empty batches, each with the marker offered then, until `done()`."""
 
         def played():
             if not done():
@@ -307,7 +307,7 @@ class Spark:
 
     def ended(self):
         self._watching.join(WAIT_S)
-        assert self.ending is not None, "the life has not ended"
+        assert self.ending is not None, "the incarnation has not ended"
         return self.ending
 
     def final(self) -> int:
@@ -315,14 +315,14 @@ class Spark:
         return eventually(lambda: self.protocol.is_ending and self.protocol.open_epoch, "final epoch")
 
     def stopped(self, *values: int):
-        """Ask for a stop and play the last batch."""
-        self.life.request_stop()
+        """Request a stop and run the last batch."""
+        self.driver.request_stop()
         self.barrier(self.final())
         self.batch(*values)
         return self.ended()
 
 
 def an_operator():
-    """An operator of two key groups, as far as a life looks at it."""
+    """An operator of two key groups, with the attributes that an incarnation reads."""
     source, schemas = SourceNode("in", FakeSource(), SCHEMA), {"key_ddl": "k string", "state_ddl": "total bigint"}
     return SimpleNamespace(name="totals", keys=("k",), parent=source, operator=None, **schemas)

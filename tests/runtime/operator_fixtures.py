@@ -1,4 +1,4 @@
-"""What the tests of operators share: a store in memory, rows with hashes, a key group that lives through batches."""
+"""A store in memory, rows with hashes, and a key group that runs batch by batch, for the tests of operators."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def hashes_of(keys: pa.Table, hasher: Callable[[object], int] = spread) -> np.nd
 
 
 OPENED: OpenLevels = OpenLevels()
-"""The levels that this worker has open. Cleared, it is another worker."""
+"""The levels that this worker has open. A test clears it to simulate another worker."""
 
 
 def cache_of(
@@ -63,7 +63,7 @@ def group_of(schema: StateSchema, folder: Path, store: MemoryStore | None = None
 
 
 def snapshot(group: KeyGroupState, store: MemoryStore, epoch: int, full: bool = False) -> bool:
-    """Capture and store as the stage does; whether there was anything to write."""
+    """Capture and store as the stage does; return whether there was anything to write."""
     capture = group.capture_full(epoch) if full else group.capture(epoch)
     if capture is None:
         return False

@@ -1,4 +1,4 @@
-"""What the tests of the supervisor share: lives that end as scripted, and a bench to run them on."""
+"""Incarnations that end as scripted, and a bench to run them, for the tests of the supervisor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def failed(progressed=False, error=None):
 
 
 class FakeIncarnation:
-    """Begins when an event is set, or with an error, and ends as scripted; "lives" until it is asked to stop."""
+    """Begins when an event is set, or raises an error, and ends as scripted; "running" until a stop is requested."""
 
     def __init__(self, bench, plan, point):
         self.bench, self.plan, self.incarnation, self.base = bench, plan, point.incarnation, point.manifest.epoch
@@ -39,7 +39,7 @@ class FakeIncarnation:
         self.cursors = {"in": {"n": 0}}
         self.abandoned = False
         self.has_drained = bench.has_drained
-        bench.lives.append(self)
+        bench.incarnations.append(self)
 
     def begin(self):
         first = self.bench.beginnings.pop(0) if self.bench.beginnings else None
@@ -49,8 +49,8 @@ class FakeIncarnation:
             raise first
 
     def watch(self):
-        ending = self.bench.endings.pop(0) if self.bench.endings else "lives"
-        if ending == "lives":
+        ending = self.bench.endings.pop(0) if self.bench.endings else "running"
+        if ending == "running":
             assert self.asked.wait(WAIT_S)
             ending = STOPPED
         return ending() if callable(ending) else ending
@@ -74,7 +74,7 @@ class FakeIncarnation:
 
 class Bench:
     def __init__(self, folder, monkeypatch):
-        self.folder, self.lives, self.endings, self.beginnings, self.closed = folder, [], [], [], []
+        self.folder, self.incarnations, self.endings, self.beginnings, self.closed = folder, [], [], [], []
         self.has_drained = False
         self.store = Store.open(str(folder / "store"), JOB)
         monkeypatch.setattr(
@@ -95,7 +95,7 @@ class Bench:
         return Run.start(self.plan(**options), restore, drain, list(listeners), standby=standby)
 
     def decide(self, epoch, **fields):
-        """An epoch in the log, of an incarnation that has ended."""
+        """Commit an epoch to the log, by an incarnation that has ended."""
         log = self.store.log
         point = log.begin_incarnation(supervisor_module.current_holder(JOB), "latest", 1000, takeover=True)
         log.commit_epoch(

@@ -1,4 +1,4 @@
-"""How many rows the next batch may read."""
+"""The limit of rows for the next batch."""
 
 import pytest
 

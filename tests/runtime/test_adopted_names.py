@@ -1,4 +1,4 @@
-"""A job that starts on an adopted query's epoch has its names, or is told which and what to run."""
+"""A job that starts on an adopted query's epoch must use its names; else the error lists them and the command to run."""
 
 import pytest
 from incarnation_kit import an_operator
@@ -17,7 +17,7 @@ def bench(tmp_path, monkeypatch):
     return Bench(tmp_path, monkeypatch)
 
 
-def test_a_source_by_another_name_is_told_with_the_jobs_own(bench):
+def test_a_source_by_another_name_is_refused_with_both_names(bench):
     bench.decide(1, reason="adopt", cursors={"clicks": {"n": 5}})
     with pytest.raises(GraphInvalid, match="cursors of sources that the job has not: clicks") as refused:
         bench.run()
@@ -25,7 +25,7 @@ def test_a_source_by_another_name_is_told_with_the_jobs_own(bench):
     assert "--source NAME=NUMBER" in refused.value.hint
 
 
-def test_an_operator_by_another_name_is_told_with_the_jobs_own(bench):
+def test_an_operator_by_another_name_is_refused_with_both_names(bench):
     bench.decide(1, reason="adopt", cursors={"in": {"n": 5}}, operators={"totals": SNAPSHOT})
     other = an_operator()
     other.name = "sums"
@@ -35,15 +35,15 @@ def test_an_operator_by_another_name_is_told_with_the_jobs_own(bench):
     assert "--operator NAME=NUMBER" in refused.value.hint
 
 
-def test_with_its_names_it_goes_on_from_there(bench):
+def test_a_job_with_the_querys_names_continues_from_its_epoch(bench):
     bench.decide(1, reason="adopt", cursors={"in": {"n": 5}})
     assert ended(bench.run(STOPPED)) is None
-    assert [life.base for life in bench.lives] == [1]
+    assert [each.base for each in bench.incarnations] == [1]
 
 
-def test_a_store_that_a_query_was_not_wholly_adopted_into_is_no_start(bench):
+def test_a_store_with_a_partly_adopted_query_is_refused(bench):
     log = bench.store.log
     log.release(log.begin_incarnation(current_holder(ADOPTING), 0).incarnation)
     with pytest.raises(EpochNotFound, match="was being adopted"):
         bench.run(STOPPED)
-    assert (bench.lives, log.state().incarnation) == ([], 1)
+    assert (bench.incarnations, log.state().incarnation) == ([], 1)

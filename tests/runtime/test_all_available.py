@@ -1,4 +1,4 @@
-"""`processAllAvailable` ends when every sink has what the sources had, with the batch after it, and not before."""
+"""`processAllAvailable` returns when every sink has the rows that the sources had, and the batch after them; not before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def reached(cursors, ends):
 
 
 class Case:
-    """A run as its events tell it: incarnation 1 goes on from epoch 7."""
+    """A run, as its events show it: incarnation 1 continues from epoch 7."""
 
     def __init__(self, sinks=("out",)):
         self.arrivals = Arrivals(sinks)
@@ -47,7 +47,7 @@ class Case:
         return self.waiting.next_step(self.incarnation, {"in": {"n": self.read}})
 
 
-def test_no_epoch_is_asked_for_before_the_rows_are_read():
+def test_no_epoch_is_requested_before_the_rows_are_read():
     case = Case()
     assert case.step() is Step.WAIT
     case.read = 5
@@ -67,7 +67,7 @@ def test_the_epoch_after_the_one_that_was_open_is_waited_for():
     assert case.step() is Step.DONE
 
 
-def test_one_epoch_would_not_have_the_batch_after_the_last_row(monkeypatch):
+def test_one_epoch_would_miss_the_batch_after_the_last_row(monkeypatch):
     monkeypatch.setattr(all_available, "EPOCHS", 1)
     case = Case()
     case.read = 5
@@ -139,10 +139,10 @@ def bench(tmp_path, monkeypatch):
     return Bench(tmp_path, monkeypatch)
 
 
-def test_a_run_that_takes_too_long_says_so(bench):
-    run = bench.run("lives")
+def test_a_run_that_takes_too_long_raises_a_timeout(bench):
+    run = bench.run("running")
     assert not run.processAllAvailable(0.05)
-    eventually(lambda: bench.lives[0].asked_epochs, "a request")
+    eventually(lambda: bench.incarnations[0].asked_epochs, "a request")
     assert run.stop()
 
 
@@ -159,7 +159,7 @@ def test_a_run_that_is_stopped_first_is_no_success(bench):
 
 
 def test_a_source_without_an_end_is_refused(bench, monkeypatch):
-    run = bench.run("lives")
+    run = bench.run("running")
     monkeypatch.setattr("incarnation_kit.FakeSource.endless", "it says no end", raising=False)
     with pytest.raises(ConfigInvalid, match="cannot be drained"):
         run.processAllAvailable()

@@ -1,4 +1,4 @@
-"""What Spark took a micro-batch's time for is told once Spark says it, and nothing depends on it."""
+"""Spark's phases of a micro-batch are reported once Spark has recorded them, and no other work waits for them."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def with_record(batch, incarnation=3):
     return progress
 
 
-class Looks:
-    """Plays the coordinator's timers, one after the other."""
+class Polls:
+    """Fires the coordinator's timers, one after the other."""
 
     def __init__(self, *answers):
-        self.answers, self.timers, self.told = list(answers), [], []
-        self.watch = PhaseWatch(self.ask, lambda _, call: self.timers.append(call), self.told.append)
+        self.answers, self.timers, self.reported = list(answers), [], []
+        self.watch = PhaseWatch(self.ask, lambda _, call: self.timers.append(call), self.reported.append)
 
     def ask(self, batch):
         answer = self.answers.pop(0) if self.answers else None
@@ -48,11 +48,11 @@ class Looks:
         return answer
 
     def play(self):
-        looks = 0
+        polls = 0
         while self.timers:
-            looks += 1
+            polls += 1
             self.timers.pop(0)()
-        return looks
+        return polls
 
 
 def test_a_trigger_without_rows_under_the_next_batchs_number_is_not_taken_for_that_batch():
@@ -62,28 +62,28 @@ def test_a_trigger_without_rows_under_the_next_batchs_number_is_not_taken_for_th
     assert found == Phases(5, BEGAN, TOOK_MS, EVENT_TIME, OPERATORS)
 
 
-def test_what_spark_says_late_is_asked_for_again_and_told_once():
-    looks = Looks(None, None, Phases(5, BEGAN, TOOK_MS), Phases(5, BEGAN, {}))
-    looks.watch.batch_ended(5)
-    assert looks.play() == 3
-    assert looks.told == [Phases(5, BEGAN, TOOK_MS)]
+def test_late_phases_are_polled_and_reported_once():
+    polls = Polls(None, None, Phases(5, BEGAN, TOOK_MS), Phases(5, BEGAN, {}))
+    polls.watch.batch_ended(5)
+    assert polls.play() == 3
+    assert polls.reported == [Phases(5, BEGAN, TOOK_MS)]
 
 
-def test_what_spark_never_says_is_not_asked_for_for_ever():
-    looks = Looks()
-    looks.watch.batch_ended(5)
-    assert looks.play() == 10
-    assert looks.told == []
+def test_phases_that_never_come_are_polled_ten_times():
+    polls = Polls()
+    polls.watch.batch_ended(5)
+    assert polls.play() == 10
+    assert polls.reported == []
 
 
-def test_a_query_that_is_gone_when_it_is_asked_ends_nothing():
-    looks = Looks(ConnectionError("the Java process is gone"))
-    looks.watch.batch_ended(5)
-    assert looks.play() == 1
-    assert looks.told == []
+def test_a_query_that_has_ended_stops_the_polling():
+    polls = Polls(ConnectionError("the Java process is gone"))
+    polls.watch.batch_ended(5)
+    assert polls.play() == 1
+    assert polls.reported == []
 
 
-def test_sparks_phases_stand_beside_the_batchs_own_time():
+def test_sparks_phases_are_added_to_the_batchs_own_time():
     progress = with_record(5)
     progress.spark_took(3, Phases(5, BEGAN, TOOK_MS, EVENT_TIME, OPERATORS))
     assert progress.last()["eventTime"] == EVENT_TIME
@@ -93,31 +93,31 @@ def test_sparks_phases_stand_beside_the_batchs_own_time():
     assert progress.recent()[-1]["durationMs"]["queryPlanning"] == 90
 
 
-def test_a_record_that_somebody_has_does_not_change_behind_his_back():
+def test_late_phases_do_not_change_a_record_already_returned():
     progress = with_record(5)
-    held = progress.last()
+    returned = progress.last()
     progress.spark_took(3, Phases(5, BEGAN, TOOK_MS))
-    assert held["durationMs"] == {"batch": 380}
+    assert returned["durationMs"] == {"batch": 380}
 
 
 @pytest.mark.parametrize(("incarnation", "batch"), [(2, 5), (3, 4)])
-def test_phases_of_another_life_or_batch_are_given_to_no_record(incarnation, batch):
+def test_phases_of_another_incarnation_or_batch_change_no_record(incarnation, batch):
     progress = with_record(5)
     assert progress.spark_took(incarnation, Phases(batch, BEGAN, TOOK_MS)) is None
     assert progress.last()["durationMs"] == {"batch": 380}
 
 
-def test_listeners_hear_sparks_phases_behind_the_batch(tmp_path, monkeypatch):
-    bench, heard = Bench(tmp_path, monkeypatch), []
-    bench.heard.onProgress = lambda event: heard.append(("progress", event))
-    bench.heard.onPhases = lambda event: heard.append(("phases", event))
-    life = bench.born()
-    life.query.spark_phases[0] = Phases(0, BEGAN, TOOK_MS)
-    life.batch(1, 2, 3)
-    eventually(lambda: len(heard) == 2, "phases")
-    life.stopped()
+def test_listeners_receive_sparks_phases_after_the_batch(tmp_path, monkeypatch):
+    bench, received = Bench(tmp_path, monkeypatch), []
+    bench.listener.onProgress = lambda event: received.append(("progress", event))
+    bench.listener.onPhases = lambda event: received.append(("phases", event))
+    incarnation = bench.begin()
+    incarnation.query.spark_phases[0] = Phases(0, BEGAN, TOOK_MS)
+    incarnation.batch(1, 2, 3)
+    eventually(lambda: len(received) == 2, "phases")
+    incarnation.stopped()
 
-    (first, over), (second, through) = heard[:2]
+    (first, over), (second, through) = received[:2]
     assert (first, second) == ("progress", "phases")
     assert over.progress["durationMs"] == {"batch": 5}
     assert through.progress == over.progress | {

@@ -1,4 +1,4 @@
-"""What a fresh checkpoint holds so that Spark's own sources begin at a cut."""
+"""Content of a fresh checkpoint with which Spark's own sources begin at a cut."""
 
 from spark_ckpt.connector import Seed
 from spark_ckpt.driver.query.checkpoint_seed import LastBatch, seed_files
@@ -15,7 +15,7 @@ def operator(above):
     return OperatorNode(above, "operator", (), None)
 
 
-def test_each_source_has_its_line_behind_the_control_source_which_has_none():
+def test_each_source_has_a_line_after_the_empty_one_of_the_control_source():
     files = seed_files([None, Seed('{"a":1}'), Seed("7")], TWO, LAST, "id")
 
     assert files["offsets/-1"] == 'v1\n{}\n-\n{"a":1}\n7'
@@ -56,7 +56,7 @@ def test_the_control_source_has_a_line_for_each_operator_and_one_folder():
     assert files["sources/2/0"] == "v1\n5"
 
 
-def test_a_source_that_two_branches_read_has_two_lines_and_the_folder_of_where_it_is_met_first():
+def test_a_source_that_two_branches_read_has_two_lines_and_the_folder_of_the_first():
     order = PlanOrder.of(A, operator(A), operator(UnionNode((B, A), None)))
     assert order.inputs == (A, None, A, None, B, A)
     assert order.numbers == [0, 4]

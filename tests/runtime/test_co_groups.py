@@ -71,15 +71,15 @@ class CoGrouped:
             self.schema = self.schema.append(pa.field(TIME, pa.timestamp("us", tz="UTC")))
 
     def batch(self, *rows, watermark=None, late=None):
-        """`rows`: input, key, what it has beside the key, its time."""
+        """`rows`: input, key, value of the input's own column, time."""
         table = with_hash(pa.Table.from_pylist([self.row(*each) for each in rows], self.schema), ["id"])
         self.group = KeyGroupState.decode(self.group.encode(), self.operator.schema, self.cache, 0)
         given = table if rows else None
         tables = list(self.operator.process(given, self.group, Clock(1000, watermark, late)))
         return [tuple(row.values()) for each in tables for row in each.to_pylist()]
 
-    def row(self, name, key, beside=None, time=None):
-        return {"id": key, f"{TAG_PREFIX}{name}": beside or {PRESENT: True}, TIME: time}
+    def row(self, name, key, value=None, time=None):
+        return {"id": key, f"{TAG_PREFIX}{name}": value or {PRESENT: True}, TIME: time}
 
 
 def order(key, amount, item="x", time=None):
@@ -129,11 +129,11 @@ BOTH = pytest.mark.parametrize("make", [by_key(settle), settle_at_once], ids=["b
 
 @BOTH
 def test_rows_of_all_inputs_meet_one_state_of_their_key(tmp_path, make):
-    life = CoGrouped(make, tmp_path)
-    first = life.batch(order("a", 10), payment("b", 3), order("a", 5), cancel("a"))
+    harness = CoGrouped(make, tmp_path)
+    first = harness.batch(order("a", 10), payment("b", 3), order("a", 5), cancel("a"))
     assert sorted(first) == [("a", 15, 1), ("b", -3, 0)]
-    assert sorted(life.batch(payment("a", 15), order("b", 3))) == [("a", 0, 1), ("b", 0, 0)]
-    assert sorted(life.batch(cancel("c"), cancel("c"))) == [("c", 0, 2)]
+    assert sorted(harness.batch(payment("a", 15), order("b", 3))) == [("a", 0, 1), ("b", 0, 0)]
+    assert sorted(harness.batch(cancel("c"), cancel("c"))) == [("c", 0, 2)]
 
 
 def test_a_frame_has_its_inputs_columns_and_rows_in_order_of_arrival(tmp_path):
@@ -154,13 +154,13 @@ def test_a_frame_has_its_inputs_columns_and_rows_in_order_of_arrival(tmp_path):
     assert seen["b"]["payments"] == {"paid": [], "order_id": []}
 
 
-def test_what_a_function_does_to_a_frame_no_other_key_sees(tmp_path):
+def test_changes_of_a_frame_are_invisible_to_other_keys(tmp_path):
     def spoil(key, frames, state):
         assert list(frames["payments"]) == ["paid", "order_id"]
         assert frames["payments"]["paid"].sum() == (1 if key[0] == "c" else 0)
         frames["payments"]["more"] = 1
         frames["payments"].loc[0, "paid"] = 99
-        assert frames["payments"].loc[0, "paid"] == 99, "asked for twice, it is one frame"
+        assert frames["payments"].loc[0, "paid"] == 99, "both reads return the same frame"
         return []
 
     CoGrouped(by_key(spoil), tmp_path).batch(order("a", 1), order("b", 1), payment("c", 1))
@@ -188,13 +188,13 @@ def test_a_batch_knows_the_rows_of_every_input_by_key(tmp_path):
         batch["order"]
 
 
-def test_an_input_that_does_not_exist_is_told_by_the_names_of_those_that_do(tmp_path):
-    life = CoGrouped(by_key(lambda key, frames, state: frames["paymnts"]), tmp_path)
+def test_an_unknown_input_is_refused_with_the_names_of_the_inputs(tmp_path):
+    harness = CoGrouped(by_key(lambda key, frames, state: frames["paymnts"]), tmp_path)
     with pytest.raises(UserFunctionFailed, match="no input 'paymnts'; there are orders, payments, cancelled"):
-        life.batch(order("a", 1))
+        harness.batch(order("a", 1))
 
 
-def test_a_key_whose_time_is_over_is_called_with_empty_frames_of_all_inputs(tmp_path):
+def test_a_timed_out_key_is_called_with_empty_frames_of_all_inputs(tmp_path):
     def remind(key, frames, state):
         if state.hasTimedOut:
             state.remove()
@@ -203,18 +203,18 @@ def test_a_key_whose_time_is_over_is_called_with_empty_frames_of_all_inputs(tmp_
             state.update((0, 0))
             state.setTimeoutTimestamp(NOON_MS + 5000)
 
-    life = CoGrouped(by_key(remind), tmp_path, EVENT, timed=True)
-    assert life.batch(order("a", 1, time=at(1)), watermark=NOON_MS, late=0) == []
-    assert life.batch(watermark=NOON_MS + 6000, late=NOON_MS) == [("a", 0, 3)]
-    assert life.batch(watermark=NOON_MS + 7000, late=NOON_MS + 6000) == []
+    harness = CoGrouped(by_key(remind), tmp_path, EVENT, timed=True)
+    assert harness.batch(order("a", 1, time=at(1)), watermark=NOON_MS, late=0) == []
+    assert harness.batch(watermark=NOON_MS + 6000, late=NOON_MS) == [("a", 0, 3)]
+    assert harness.batch(watermark=NOON_MS + 7000, late=NOON_MS + 6000) == []
 
 
 @BOTH
 def test_late_rows_of_any_timed_input_are_dropped_and_counted(tmp_path, make):
-    life = CoGrouped(make, tmp_path, EVENT, timed=True)
+    harness = CoGrouped(make, tmp_path, EVENT, timed=True)
     rows = [order("a", 1, time=at(1)), payment("a", 10, time=at(3)), payment("a", 100, time=at(1)), cancel("a")]
-    assert life.batch(*rows, watermark=NOON_MS + 9000, late=NOON_MS + 2000) == [("a", -10, 1)]
-    assert life.group.counters.late_rows == 2, "an input without event time is never late"
+    assert harness.batch(*rows, watermark=NOON_MS + 9000, late=NOON_MS + 2000) == [("a", -10, 1)]
+    assert harness.group.counters.late_rows == 2, "an input without event time is never late"
 
 
 ROWS = st.one_of(
@@ -227,15 +227,13 @@ ROWS = st.one_of(
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(batches=st.lists(st.lists(ROWS, max_size=8), max_size=6), snapshots=st.sets(st.integers(0, 5)))
 @BOTH
-def test_whatever_the_batches_the_last_word_on_each_key_is_that_of_plain_pandas(
-    tmp_path_factory, make, batches, snapshots
-):
-    life = CoGrouped(make, tmp_path_factory.mktemp("cache"))
+def test_the_final_value_of_each_key_equals_plain_pandas_for_any_batches(tmp_path_factory, make, batches, snapshots):
+    harness = CoGrouped(make, tmp_path_factory.mktemp("cache"))
     found = {}
     for number, batch in enumerate(batches):
-        found |= {key: values for key, *values in life.batch(*batch)}
+        found |= {key: values for key, *values in harness.batch(*batch)}
         if number in snapshots:
-            snapshot(life.group, life.store, number + 1)
+            snapshot(harness.group, harness.store, number + 1)
 
     rows = defaultdict(list)
     for batch in batches:
@@ -282,7 +280,7 @@ def test_the_key_of_nested_type_is_refused():
         by_key(settle)(plan, NONE)
 
 
-def test_an_input_without_rows_has_a_frame_whatever_its_columns_are(tmp_path):
+def test_an_input_without_rows_has_a_frame_for_any_columns(tmp_path):
     kinds = {
         "s": "string",
         "n": "long",

@@ -1,4 +1,4 @@
-"""What hears a run, and what lives beside it, is what its settings ask for."""
+"""Settings choose a run's listeners and companions (lineage, page, metrics)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from spark_ckpt.store.store import Store
 
 
 @pytest.fixture
-def beside(tmp_path, monkeypatch):
-    """A bench with settings, its listeners and companions; these end with the test."""
+def with_companions(tmp_path, monkeypatch):
+    """Start a bench with settings, its listeners and companions; close the companions at the end of the test."""
     made = []
 
     def make(**settings):
@@ -36,20 +36,20 @@ def beside(tmp_path, monkeypatch):
         each.close()
 
 
-def test_without_a_setting_nobody_hears_and_nothing_lives_beside(beside):
-    _, listeners, companions = beside()
+def test_without_a_setting_a_run_has_no_listeners_and_no_companions(with_companions):
+    _, listeners, companions = with_companions()
     assert (listeners, companions) == ([], [])
 
 
-def test_lineage_goes_where_the_clients_own_settings_say(beside, tmp_path, monkeypatch):
+def test_lineage_follows_the_settings_of_its_client(with_companions, tmp_path, monkeypatch):
     events = tmp_path / "events.jsonl"
     for name, value in {"TYPE": "file", "LOG_FILE_PATH": str(events), "APPEND": "true"}.items():
         monkeypatch.setenv(f"OPENLINEAGE__TRANSPORT__{name}", value)
-    bench, listeners, companions = beside(lineage="tests")
-    life = bench.born()
-    life.life.request_savepoint("named")
-    life.epoch(2, 1)
-    life.stopped(2)
+    bench, listeners, companions = with_companions(lineage="tests")
+    incarnation = bench.begin()
+    incarnation.driver.request_savepoint("named")
+    incarnation.epoch(2, 1)
+    incarnation.stopped(2)
     announcer = Announcer("job", 1, listeners)
     announcer.started(0, "latest")
     announcer.committed(2, {}, bench.store.reopened().log.manifest(2))
@@ -57,16 +57,16 @@ def test_lineage_goes_where_the_clients_own_settings_say(beside, tmp_path, monke
     for each in companions:
         each.close()
 
-    told = [json.loads(line) for line in events.read_text().splitlines()]
-    assert [event["eventType"] for event in told] == ["START", "RUNNING", "COMPLETE"]
-    assert told[0]["job"]["namespace"] == "tests"
-    assert told[1]["inputs"][0]["inputFacets"]["spark_ckpt_cursor"]["cursor"] == {"n": 1}
-    assert told[1]["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] == 1
-    assert told[1]["outputs"][0]["facets"]["schema"]["fields"][0]["name"] == "v"
+    sent = [json.loads(line) for line in events.read_text().splitlines()]
+    assert [event["eventType"] for event in sent] == ["START", "RUNNING", "COMPLETE"]
+    assert sent[0]["job"]["namespace"] == "tests"
+    assert sent[1]["inputs"][0]["inputFacets"]["spark_ckpt_cursor"]["cursor"] == {"n": 1}
+    assert sent[1]["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] == 1
+    assert sent[1]["outputs"][0]["facets"]["schema"]["fields"][0]["name"] == "v"
 
 
-def test_the_page_of_a_run_answers_at_its_address(beside):
-    _, _, [page] = beside(ui="0")
+def test_the_page_of_a_run_answers_at_its_address(with_companions):
+    _, _, [page] = with_companions(ui="0")
     with urllib.request.urlopen(f"{page.url}api/jobs", timeout=30) as answer:
         assert json.load(answer)[0]["job"] == "job"
 
@@ -83,59 +83,59 @@ def test_the_page_of_a_program_shows_all_its_stages(tmp_path):
 
 
 @pytest.mark.parametrize("address", ["here", "127.0.0.1:", ":4141", "127.0.0.1:99999"])
-def test_an_address_that_is_none_is_refused_at_the_start(beside, address):
+def test_an_address_that_is_none_is_refused_at_the_start(with_companions, address):
     with pytest.raises(ConfigInvalid, match="no address for the page"):
-        beside(ui=address)
+        with_companions(ui=address)
 
 
-def test_metrics_that_go_nowhere_are_refused_at_the_start(beside):
+def test_metrics_that_go_nowhere_are_refused_at_the_start(with_companions):
     with pytest.raises(ConfigInvalid, match="no place for metrics"):
-        beside(metrics="graphite")
+        with_companions(metrics="graphite")
 
 
-class Beside:
+class Companion:
     def __init__(self, fails=False):
-        self.fails, self.heard = fails, []
+        self.fails, self.calls = fails, []
 
     def start(self):
-        self.heard.append("start")
+        self.calls.append("start")
 
     def close(self):
-        self.heard.append("close")
+        self.calls.append("close")
         if self.fails:
             raise OSError("the address is gone")
 
 
-def test_what_lives_beside_a_run_ends_with_it_and_cannot_keep_it_from_ending(tmp_path, monkeypatch):
+def test_companions_end_with_the_run_and_cannot_prevent_its_end(tmp_path, monkeypatch):
     bench = RunBench(tmp_path, monkeypatch)
-    failing, other = Beside(fails=True), Beside()
+    failing, other = Companion(fails=True), Companion()
     run = Run.start(bench.plan(), "latest", False, [], lambda plan, progress, listeners: [failing, other])
-    assert (failing.heard, other.heard) == (["start"], ["start"])
+    assert (failing.calls, other.calls) == (["start"], ["start"])
     assert run.stop(WAIT_S)
-    assert failing.heard == other.heard == ["start", "close"]
+    assert failing.calls == other.calls == ["start", "close"]
 
 
-def test_what_was_made_for_a_run_that_could_not_begin_is_closed(tmp_path, monkeypatch):
+def test_companions_of_a_run_that_could_not_begin_are_closed(tmp_path, monkeypatch):
     bench = RunBench(tmp_path, monkeypatch)
     bench.beginnings = [ValueError("no such table")]
-    made = Beside()
+    made = Companion()
     with pytest.raises(ValueError, match="no such table"):
         Run.start(bench.plan(), "latest", False, [], lambda plan, progress, listeners: [made])
-    assert made.heard == ["close"]
+    assert made.calls == ["close"]
 
 
-def test_what_cannot_start_beside_a_run_leaves_no_run_without_its_watch(tmp_path, monkeypatch):
-    class CannotStart(Beside):
+def test_a_companion_that_cannot_start_does_not_end_the_run(tmp_path, monkeypatch):
+    class CannotStart(Companion):
         def start(self):
             raise RuntimeError("can't start new thread")
 
-    bench, other = RunBench(tmp_path, monkeypatch), Beside()
+    bench, other = RunBench(tmp_path, monkeypatch), Companion()
     run = Run.start(bench.plan(), "latest", False, [], lambda plan, progress, listeners: [CannotStart(), other])
-    assert other.heard == ["start"]
+    assert other.calls == ["start"]
     assert run.stop(WAIT_S)
 
 
-def test_nothing_is_opened_for_a_drain_whose_source_does_not_say_where_it_ends(tmp_path, monkeypatch):
+def test_a_drain_whose_source_has_no_known_end_opens_no_companions(tmp_path, monkeypatch):
     def away(source, spark):
         raise SourceInvalid("no broker answers")
 

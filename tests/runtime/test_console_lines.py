@@ -21,18 +21,18 @@ def lines(caplog, monkeypatch):
 
     def committed(epoch, at_s):
         clock[0] = at_s
-        told = Manifest(job="j", epoch=epoch, incarnation=3, attempt="a", created_ms=1, rows_in=1234, rows_out=5)
-        announcer.committed(epoch, {}, told)
+        manifest = Manifest(job="j", epoch=epoch, incarnation=3, attempt="a", created_ms=1, rows_in=1234, rows_out=5)
+        announcer.committed(epoch, {}, manifest)
 
     return announcer, committed, lambda: [each.getMessage() for each in caplog.records if each.name == CONSOLE]
 
 
 def test_an_incarnation_and_an_epoch_have_a_line_each(lines):
-    announcer, committed, said = lines
+    announcer, committed, printed = lines
     announcer.started(41, "latest")
     committed(42, 100.0)
     announcer.ended(42, "stopped")
-    assert said() == [
+    assert printed() == [
         "job console test: incarnation 3 runs, from epoch 41",
         "job console test: epoch 42 committed, 1,234 rows in, 5 rows out",
         "job console test: incarnation 3 ended, at epoch 42",
@@ -44,7 +44,7 @@ def test_the_session_prints_what_the_announcer_says():
 
 
 def test_short_epochs_have_a_line_a_second(lines):
-    _, committed, said = lines
+    _, committed, printed = lines
     for number in range(25):
         committed(number, 200.0 + number / 10)
-    assert len(said()) == 3
+    assert len(printed()) == 3

@@ -99,8 +99,8 @@ def test_a_timer_is_not_early(bench):
     assert bench.done.empty()
 
 
-def test_a_flood_of_events_holds_no_timer_back(bench):
-    """A loop that looked at its timers only when idle would never fire here: every deed posts the next event."""
+def test_a_flood_of_events_delays_no_timer(bench):
+    """A loop that checks its timers only when idle would never fire here: every effect posts the next event."""
     count = 0
 
     def again():
@@ -115,7 +115,7 @@ def test_a_flood_of_events_holds_no_timer_back(bench):
     assert bench.words(1) == ["fired"]
 
 
-def test_an_answer_told_while_effects_are_carried_out_waits_for_all_of_them_but_for_nothing_else(bench):
+def test_an_answer_that_comes_during_effects_is_handled_right_after_them(bench):
     def deed(effect):
         if effect.word == "twice":
             bench.loop.handle(Said("answer"))

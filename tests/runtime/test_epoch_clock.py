@@ -1,4 +1,4 @@
-"""Parts of an epoch are told by the epoch, or by the next one if they were over too late for its manifest."""
+"""An epoch's manifest has the times of its parts; a part that ends too late for it is in the next manifest."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ def test_the_barrier_ends_where_its_batch_begins_and_the_snapshot_is_that_batch(
     clock.offered(1, 10.0)
     clock.batch_ended(400)
 
-    told = clock.timings(1, 10.5, {"in": 7})
+    timings_ms = clock.timings(1, 10.5, {"in": 7})
 
-    assert (told.barrier_ms, told.snapshot_ms, told.lag_rows) == (100, 400, {"in": 7})
+    assert (timings_ms.barrier_ms, timings_ms.snapshot_ms, timings_ms.lag_rows) == (100, 400, {"in": 7})
 
 
 def test_a_batch_that_began_before_its_barrier_was_offered_waited_for_nothing():
-    """The control stream is read when the batch is planned, so that a barrier may be offered while that goes on."""
+    """Spark reads the control stream while it plans the batch, so a barrier may be offered during the planning."""
     clock = EpochClock()
     clock.offered(1, 10.0)
     clock.batch_ended(900)
 
-    told = clock.timings(1, 10.5, {})
+    timings_ms = clock.timings(1, 10.5, {})
 
-    assert (told.barrier_ms, told.snapshot_ms) == (0, 500)
+    assert (timings_ms.barrier_ms, timings_ms.snapshot_ms) == (0, 500)
 
 
 def test_an_epoch_without_a_barrier_has_no_parts():
     """The first one pins the sources."""
-    told = EpochClock().timings(1, 10.0, {})
-    assert (told.barrier_ms, told.snapshot_ms) == (None, None)
+    timings_ms = EpochClock().timings(1, 10.0, {})
+    assert (timings_ms.barrier_ms, timings_ms.snapshot_ms) == (None, None)
 
 
-def test_what_was_over_too_late_is_told_by_the_next_epoch_once():
+def test_a_part_that_ends_too_late_is_reported_by_the_next_epoch_once():
     clock = EpochClock()
     clock.offered(1, 10.0)
     assert clock.stored(4, 20.0, 20.02) == 20

@@ -25,7 +25,7 @@ RULES = {
 }
 
 
-class Life:
+class Harness:
     """One key group batch by batch, encoded and decoded in between; the watermark follows as Spark moves it."""
 
     def __init__(self, folder, keys, rule):
@@ -94,30 +94,30 @@ ROWS = st.lists(
 def test_rows_come_out_late_ones_are_dropped_and_keys_are_forgotten_as_in_spark(
     tmp_path_factory, rule, batches, barriers
 ):
-    life, model = Life(tmp_path_factory.mktemp("first"), *RULES[rule]), Model(*RULES[rule])
+    harness, model = Harness(tmp_path_factory.mktemp("first"), *RULES[rule]), Model(*RULES[rule])
     for rows, barrier in zip(batches, barriers, strict=False):
-        expected = model.batch(rows, life.late_ms, life.watermark_ms)
-        assert life.batch(rows) == expected
+        expected = model.batch(rows, harness.late_ms, harness.watermark_ms)
+        assert harness.batch(rows) == expected
         if barrier:
-            life.barrier()
-        assert life.live() == len(model.state)
+            harness.barrier()
+        assert harness.live() == len(model.state)
 
 
 @pytest.mark.parametrize(
     ("rule", "kept"), [("within the watermark", 2), ("the time is a key", 2), ("all keys stay", 50)]
 )
 def test_state_shrinks_where_the_watermark_forgets_keys(tmp_path, rule, kept):
-    life = Life(tmp_path, *RULES[rule])
+    harness = Harness(tmp_path, *RULES[rule])
     for number in range(50):
-        life.batch([(f"k{number}", number * 10_000)])
-    life.batch([])
-    assert life.live() <= kept
+        harness.batch([(f"k{number}", number * 10_000)])
+    harness.batch([])
+    assert harness.live() <= kept
 
 
 def test_a_time_before_1970_is_forgotten_by_the_first_watermark(tmp_path):
-    life = Life(tmp_path, ["k"], FirstRows("at"))
-    life.late_ms = -(10**12)
-    assert life.batch([("a", -5000)]) == [("a", -5000)]
-    life.watermark_ms = 1
-    life.batch([])
-    assert (life.live(), life.group.earliest_timeout_ms) == (0, NO_TIMEOUT)
+    harness = Harness(tmp_path, ["k"], FirstRows("at"))
+    harness.late_ms = -(10**12)
+    assert harness.batch([("a", -5000)]) == [("a", -5000)]
+    harness.watermark_ms = 1
+    harness.batch([])
+    assert (harness.live(), harness.group.earliest_timeout_ms) == (0, NO_TIMEOUT)

@@ -1,4 +1,4 @@
-"""One key group in one micro-batch, as Spark would call it."""
+"""One key group in one micro-batch, called as by Spark."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -46,8 +46,8 @@ class State:
         raise PySparkValueError("no watermark")
 
 
-class Told:
-    """Reports, as (step, scope, body)."""
+class Reported:
+    """Collect reports, as (step, scope, body)."""
 
     def __init__(self) -> None:
         self.bodies = []
@@ -76,9 +76,9 @@ def packed(keys, *markers, group=GROUP, full=0):
 
 
 def call(host, state, frame, group=GROUP):
-    told = Told()
-    list(host.runner(told)((host.shuffle_keys[group],), iter([frame]), state))
-    return told.bodies
+    reported = Reported()
+    list(host.runner(reported)((host.shuffle_keys[group],), iter([frame]), state))
+    return reported.bodies
 
 
 def rows_of(account):
@@ -93,7 +93,7 @@ def test_a_barrier_is_acknowledged_with_the_groups_changes(host):
 
 
 def test_of_two_barriers_in_one_batch_only_the_newer_is_answered_and_nothing_is_written_twice(host):
-    """The older epoch was given up. Answered too, its file would hide in the newer one's account, and state would be lost."""
+    """The older epoch was aborted. With an answer, its file would be in the newer one's account, and state would be lost."""
     state = State()
 
     (account,) = call(host, state, packed(["a", "b"], (OPEN, 4), (BARRIER, 5), (BARRIER, 6)))
@@ -115,7 +115,7 @@ def test_output_for_the_next_operator_comes_packed_by_its_keys(host):
     onward = Onward(
         {"who": "k", "n": "total"}, pa.schema([("who", pa.string()), ("n", pa.int64())]), ("who",), range(5)
     )
-    run = host.runner(Told(), onward)
+    run = host.runner(Reported(), onward)
 
     given = packed(["a", "b", "a", "c"])
     frame = pd.concat(run((host.shuffle_keys[GROUP],), iter([given]), State()))
@@ -131,12 +131,13 @@ def test_output_for_the_next_operator_comes_packed_by_its_keys(host):
 def test_without_output_the_next_operator_gets_nothing(host):
     onward = Onward({"k": "k"}, pa.schema([("k", pa.string())]), ("k",), range(5))
     assert (
-        list(host.runner(Told(), onward)((host.shuffle_keys[GROUP],), iter([packed([], (BARRIER, 5))]), State())) == []
+        list(host.runner(Reported(), onward)((host.shuffle_keys[GROUP],), iter([packed([], (BARRIER, 5))]), State()))
+        == []
     )
 
 
 def test_the_first_call_of_an_incarnation_removes_old_levels_of_its_host(host, tmp_path):
-    """Executors have no driver that would do it."""
+    """An executor has no driver that could remove them."""
     folders = {number: tmp_path / f"i{number}" for number in (7, 8, 9, 10)}
     for folder in folders.values():
         (folder / "sum").mkdir(parents=True)

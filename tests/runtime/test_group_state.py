@@ -194,12 +194,12 @@ def test_workers_that_build_one_level_at_once_all_see_it_whole(tmp_path):
 
     with ThreadPoolExecutor(8) as pool:
         assert all(found == {"k1": 1, "k4999": 4999} for found in pool.map(read, range(40)))
-    assert len(list((tmp_path / "two").iterdir())) == 1, "no part of a file is left behind"
+    assert len(list((tmp_path / "two").iterdir())) == 1, "no partial file remains"
 
 
-def following(folder, store, files, beside=None):
-    """A standby's look at the group; what it would take over."""
-    group = KeyGroupState.restored(SCHEMA, cache_of(SCHEMA, folder, store, beside), 0, files)
+def following(folder, store, files, nearby=None):
+    """Return the group as a standby that follows the log would take it over. `nearby`: levels of a driver on the same host."""
+    group = KeyGroupState.restored(SCHEMA, cache_of(SCHEMA, folder, store, nearby), 0, files)
     group.have_levels()
     return group
 
@@ -215,7 +215,7 @@ def test_a_standby_on_the_same_host_takes_the_drivers_levels_without_reading_the
     assert store.reads == []
 
 
-def test_a_level_that_the_driver_beside_does_not_have_is_made(tmp_path):
+def test_a_level_that_the_driver_on_the_same_host_lacks_is_built(tmp_path):
     store = MemoryStore()
     group = levelled(tmp_path / "one", store)
     cache_of(SCHEMA, tmp_path / "one", store).keep_only([])
@@ -225,7 +225,7 @@ def test_a_level_that_the_driver_beside_does_not_have_is_made(tmp_path):
     assert len(store.reads) == 1
 
 
-def test_a_level_of_the_driver_beside_that_is_damaged_is_rebuilt_by_whoever_opens_it(tmp_path):
+def test_a_damaged_level_of_the_driver_on_the_same_host_is_rebuilt_when_opened(tmp_path):
     store = MemoryStore()
     group = levelled(tmp_path / "one", store)
     (path,) = (tmp_path / "one").iterdir()
@@ -236,11 +236,11 @@ def test_a_level_of_the_driver_beside_that_is_damaged_is_rebuilt_by_whoever_open
 
 
 LIFE = (16, 7, 3, 2, 5, 1, 3, 30)
-"""Keys written in each epoch: levels that stay, that join the one above, and that join several."""
+"""Number of keys written in each epoch: levels that stay, that join the one above, and that join several."""
 
 
 def snapshots_of(folder, store):
-    """A group after each of its snapshots, with what it holds."""
+    """Yield a group after each of its snapshots, and a function that reads its values."""
     group, names = group_of(SCHEMA, folder, store), [f"k{i}" for i in range(max(LIFE))]
     for epoch, keys in enumerate(LIFE, start=1):
         put(group, dict.fromkeys(names[:keys], epoch), removed=set(names[: keys // 2]))
@@ -249,14 +249,14 @@ def snapshots_of(folder, store):
         yield group, lambda moved: values_in(moved, names)
 
 
-def test_a_standby_takes_every_level_of_the_driver_beside_whatever_it_is_made_of(tmp_path):
+def test_a_standby_takes_every_level_of_the_driver_on_the_same_host(tmp_path):
     store = MemoryStore()
     for group, shown in snapshots_of(tmp_path / "one", store):
         assert shown(following(tmp_path / "two", store, group.files, tmp_path / "one")) == shown(group)
     assert store.reads == []
 
 
-def test_a_standby_on_another_host_reads_of_the_store_what_is_new_and_joins_the_levels_it_has(tmp_path):
+def test_a_standby_on_another_host_reads_only_new_files_and_joins_its_levels(tmp_path):
     store, read, joined = MemoryStore(), [], set()
     for group, shown in snapshots_of(tmp_path / "one", store):
         moved = following(tmp_path / "two", store, group.files)
@@ -329,7 +329,7 @@ def narrow_files(tmp_path, store):
     return group.files
 
 
-def test_state_is_read_in_the_wider_type_and_written_anew_by_the_first_snapshot_though_nothing_changed(tmp_path):
+def test_the_first_snapshot_rewrites_unchanged_state_in_the_wider_type(tmp_path):
     store = MemoryStore()
     files = narrow_files(tmp_path, store)
     group = outgrown_group(tmp_path, store, files)
@@ -344,7 +344,7 @@ def test_state_is_read_in_the_wider_type_and_written_anew_by_the_first_snapshot_
     assert not snapshot(group, store, 3)
 
 
-def test_state_whose_first_snapshot_never_was_is_written_anew_by_the_next_incarnations(tmp_path):
+def test_without_the_first_snapshot_the_next_incarnation_rewrites_the_state(tmp_path):
     store = MemoryStore()
     files = narrow_files(tmp_path, store)
     assert values_in(outgrown_group(tmp_path, store, files), ["a"]) == {"a": 1.0}  # leaves a local level
@@ -353,7 +353,7 @@ def test_state_whose_first_snapshot_never_was_is_written_anew_by_the_next_incarn
     assert values_in(again, ["a", "b"]) == {"a": 1.0, "b": 2.0}
 
 
-def test_a_group_without_files_has_nothing_to_write_anew(tmp_path):
+def test_a_group_without_files_has_nothing_to_rewrite(tmp_path):
     store = MemoryStore()
     assert not snapshot(outgrown_group(tmp_path, store, ()), store, 2)
 
@@ -378,7 +378,7 @@ def test_a_timeout_in_an_old_level_fires_once_although_the_level_stays(tmp_path)
     assert due(group, 21) == ["b"]
 
 
-def test_a_timeout_taken_back_since_the_snapshot_does_not_fire(tmp_path):
+def test_a_timeout_cleared_since_the_snapshot_does_not_fire(tmp_path):
     group, store = group_of(SCHEMA, tmp_path), MemoryStore()
     put(group, {"a": 1, "b": 2}, timeouts={"a": 10, "b": 10})
     snapshot(group, store, 1)
@@ -386,7 +386,7 @@ def test_a_timeout_taken_back_since_the_snapshot_does_not_fire(tmp_path):
     assert due(group, 11) == ["b"]
 
 
-def test_a_timeout_taken_back_in_a_newer_level_does_not_fire(tmp_path):
+def test_a_timeout_cleared_in_a_newer_level_does_not_fire(tmp_path):
     group, store = group_of(SCHEMA, tmp_path), MemoryStore()
     put(group, {f"k{i}": i for i in range(50)} | {"a": 1}, timeouts={"a": 10})
     snapshot(group, store, 1)

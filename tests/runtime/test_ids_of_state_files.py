@@ -1,4 +1,4 @@
-"""Ids of state files (checkpoint format 2) stay in memory as long as a capture may need them, and no longer."""
+"""Ids of state files (checkpoint format 2) stay in memory only as long as a capture may need them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_ids_in_memory_reach_back_to_the_snapshot_only(tmp_path: Path) -> None:
         assert len(places) == batch + 2 - since + 1, "a snapshot and the changes since, of one attempt each"
 
 
-def test_a_commit_that_spark_deletes_meanwhile_is_told_as_a_state_that_was_not_captured(tmp_path: Path) -> None:
+def test_a_commit_that_spark_deletes_during_the_capture_raises_state_not_captured(tmp_path: Path) -> None:
     query = Query(tmp_path)
     query.run_batch(0)
     (tmp_path / "checkpoint/commits/1").symlink_to("deleted")  # listed, and gone when it is read

@@ -1,4 +1,4 @@
-"""Keys of a join time out only when the job has read every row that was in an input before."""
+"""Keys of a join time out only after the job has read every earlier row of its inputs."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ class Endless(Counted):
 
 @dataclass
 class Bench:
-    """A clock whose time goes by steps of 100 ms, and what its tasks are told."""
+    """A clock that advances in steps of 100 ms; `sent` has the times that its tasks received."""
 
     sources: dict[str, Any]
     edges: int = 0
-    told: list[int] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
     now_ms: int = 0
 
     def __post_init__(self) -> None:
-        context = SimpleNamespace(setLocalProperty=lambda _, text: self.told.append(int(text)))
+        context = SimpleNamespace(setLocalProperty=lambda _, text: self.sent.append(int(text)))
         spark: Any = SimpleNamespace(sparkContext=context)
         self.clock = InputClock(spark, self.sources, self.edges, 0.1, self._tick)
         self.batch = 0
@@ -54,14 +54,14 @@ class Bench:
         return self.now_ms
 
     def run(self, **read: int) -> int:
-        """A batch that reads up to these rows; the clock of its tasks."""
+        """Run a batch that reads up to these rows; return the clock of its tasks."""
         self.clock.batch_begins(self.batch)
         self.clock.batch_ended({name: {"n": rows} for name, rows in read.items()})
         self.batch += 1
-        return self.told[-1]
+        return self.sent[-1]
 
 
-def test_the_clock_stands_until_what_waited_at_the_start_is_read():
+def test_the_clock_waits_until_the_rows_of_the_start_are_read():
     bench = Bench({"left": Counted(1), "right": Counted(2)})
     bench.clock.ask()
     assert [bench.run(left=1, right=rows) for rows in (0, 1, 2, 2)] == [0, 0, 0, 100]
@@ -103,7 +103,7 @@ def test_a_source_that_does_not_answer_ends_the_start_and_later_holds_the_clock(
     assert not bench.clock.is_alive()
 
 
-def test_the_clock_goes_on_after_any_error_of_a_source() -> None:
+def test_the_clock_continues_after_any_error_of_a_source() -> None:
     class Breaks(Counted):
         def end(self, spark: object) -> dict[str, int]:
             asked.release()

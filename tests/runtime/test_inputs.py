@@ -1,4 +1,4 @@
-"""Sources may let go of input only when nobody could ask for it again, and are asked before a job goes back."""
+"""Sources release input that no retained epoch needs, and validate their cursor before a restore."""
 
 from types import SimpleNamespace
 
@@ -10,8 +10,8 @@ from spark_ckpt.errors import SourceInvalid
 from spark_ckpt.store.store import Store
 
 
-class Rememberer:
-    """Notes what it is told."""
+class StatefulSource:
+    """A source that records the calls of its lifecycle."""
 
     def __init__(self, error=None):
         self.folder, self.released, self.checked, self.error = None, [], [], error
@@ -31,15 +31,17 @@ class Rememberer:
 
 
 class Log:
-    """Epochs with their cursors; `owed`: those that the sink does not have."""
+    """Epochs with their cursors; `unpublished`: those that the sink does not have."""
 
-    def __init__(self, cursors, owed=(), latest=None):
-        self._cursors, self._owed = cursors, owed
+    def __init__(self, cursors, unpublished=(), latest=None):
+        self._cursors, self._unpublished = cursors, unpublished
         self._latest = max(cursors, default=0) if latest is None else latest
 
     def state(self):
         briefs = [SimpleNamespace(epoch=epoch) for epoch in self._cursors]
-        return SimpleNamespace(epochs=briefs, sinks=["out"], awaited=lambda sink: list(self._owed), latest=self._latest)
+        return SimpleNamespace(
+            epochs=briefs, sinks=["out"], awaited=lambda sink: list(self._unpublished), latest=self._latest
+        )
 
     def manifest(self, epoch):
         return SimpleNamespace(cursors=self._cursors[epoch], source_identities={})
@@ -60,23 +62,23 @@ def at(n):
 FORGOT = RetentionReport(epochs=(1,))
 
 
-def test_a_source_that_remembers_has_a_folder_of_its_own_in_the_store(tmp_path):
-    source = Rememberer()
+def test_a_stateful_source_has_its_own_folder_in_the_store(tmp_path):
+    source = StatefulSource()
     remember_in(Store.open(str(tmp_path), "job"), [SimpleNamespace(name="in", source=source)])
 
     source.folder.write_bytes("x", b"1")
     assert (tmp_path / "sources" / "in" / "x").read_bytes() == b"1"
 
 
-def test_a_source_may_let_go_of_what_every_kept_epoch_has_behind_it():
-    source = Rememberer()
+def test_a_source_releases_input_that_every_kept_epoch_has_read():
+    source = StatefulSource()
     InputRetention(plan(source, Log({5: at(50), 3: at(30), 4: at(40)}))).follow(FORGOT)
 
     assert source.released == [[30, 40, 50]]
 
 
-def test_it_is_told_once_in_a_life_and_then_whenever_epochs_were_forgotten():
-    source = Rememberer()
+def test_release_is_called_once_per_incarnation_and_after_each_retention():
+    source = StatefulSource()
     retention = InputRetention(plan(source, Log({3: at(30)})))
     for report in (RetentionReport(), RetentionReport(), FORGOT, RetentionReport()):
         retention.follow(report)
@@ -84,52 +86,53 @@ def test_it_is_told_once_in_a_life_and_then_whenever_epochs_were_forgotten():
     assert len(source.released) == 2
 
 
-def test_nothing_goes_while_the_oldest_kept_epoch_is_not_published():
-    source = Rememberer()
-    InputRetention(plan(source, Log({3: at(30), 4: at(40)}, owed=(3, 4)))).follow(FORGOT)
+def test_input_of_an_unpublished_oldest_epoch_is_not_released():
+    source = StatefulSource()
+    InputRetention(plan(source, Log({3: at(30), 4: at(40)}, unpublished=(3, 4)))).follow(FORGOT)
     assert source.released == []
 
-    InputRetention(plan(source, Log({3: at(30), 4: at(40)}, owed=(4,)))).follow(FORGOT)
+    InputRetention(plan(source, Log({3: at(30), 4: at(40)}, unpublished=(4,)))).follow(FORGOT)
     assert source.released == [[30, 40]]
 
 
-def test_nothing_goes_while_an_epoch_is_kept_from_before_the_source_was_there():
-    source = Rememberer()
+def test_no_input_is_released_while_a_kept_epoch_is_older_than_the_source():
+    source = StatefulSource()
     InputRetention(plan(source, Log({3: {}, 4: at(40)}))).follow(FORGOT)
 
     assert source.released == []
 
 
-def test_trouble_with_letting_go_does_not_end_the_job(caplog):
-    InputRetention(plan(Rememberer(SourceInvalid("the disk is away")), Log({3: at(30)}))).follow(FORGOT)
+def test_a_failed_release_does_not_end_the_job(caplog):
+    InputRetention(plan(StatefulSource(SourceInvalid("the disk is away")), Log({3: at(30)}))).follow(FORGOT)
 
     assert "the disk is away" in caplog.text
 
 
-def test_going_back_asks_about_everything_between_the_epoch_and_the_newest_one():
-    source, log = Rememberer(), Log({3: at(30), 5: at(50)})
+def test_a_restore_checks_the_cursors_of_its_epoch_and_the_newest_one():
+    source, log = StatefulSource(), Log({3: at(30), 5: at(50)})
     check_inputs(plan(source, log), SimpleNamespace(cursors=at(30), source_identities={}))
     check_inputs(plan(source, log), SimpleNamespace(cursors={}, source_identities={}))
 
     assert source.checked == [({"n": 30}, {"n": 50}), (None, {"n": 50})]
 
 
-def test_input_that_is_gone_is_told_before_the_job_goes_back():
+def test_missing_input_is_refused_before_the_restore():
     with pytest.raises(SourceInvalid, match="gone"):
         check_inputs(
-            plan(Rememberer(SourceInvalid("gone")), Log({3: at(30)})), SimpleNamespace(cursors={}, source_identities={})
+            plan(StatefulSource(SourceInvalid("gone")), Log({3: at(30)})),
+            SimpleNamespace(cursors={}, source_identities={}),
         )
 
 
-def test_a_new_job_has_nothing_to_go_back_over():
-    source = Rememberer()
+def test_a_new_job_has_no_cursor_to_check():
+    source = StatefulSource()
     check_inputs(plan(source, Log({})), SimpleNamespace(cursors={}, source_identities={}))
 
     assert source.checked == []
 
 
-def test_a_source_that_is_another_one_now_begins_at_its_start():
-    source = Rememberer(SourceInvalid("gone"))
+def test_a_replaced_source_begins_at_its_start_without_a_check():
+    source = StatefulSource(SourceInvalid("gone"))
     check_inputs(
         plan(source, Log({3: at(30)})), SimpleNamespace(cursors=at(20), source_identities={}), frozenset({"in"})
     )
@@ -137,8 +140,8 @@ def test_a_source_that_is_another_one_now_begins_at_its_start():
     assert source.checked == []
 
 
-def test_going_back_before_a_source_was_replaced_asks_the_old_one_nothing_about_the_new_ones_cursors():
-    source, log = Rememberer(SourceInvalid("gone")), Log({3: at(30), 5: at(50)})
+def test_a_restore_to_before_a_replacement_does_not_check_the_new_sources_cursors():
+    source, log = StatefulSource(SourceInvalid("gone")), Log({3: at(30), 5: at(50)})
     log.manifest = lambda epoch: SimpleNamespace(cursors=at(50), source_identities={"in": {"path": "/new"}})
     check_inputs(plan(source, log), SimpleNamespace(cursors=at(30), source_identities={"in": {"path": "/old"}}))
 

@@ -1,4 +1,4 @@
-"""How many key groups an operator gets if nobody says."""
+"""The default number of key groups of an operator."""
 
 from __future__ import annotations
 

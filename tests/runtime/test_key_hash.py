@@ -1,4 +1,4 @@
-"""Values that Spark 4.2's `xxhash64` gave (integration_tests/runtime/test_chains.py compares many more with a running Spark)."""
+"""Values of Spark 4.2's `xxhash64` (integration_tests/runtime/test_chains.py compares many more with a running Spark)."""
 
 import datetime as dt
 
@@ -37,7 +37,7 @@ def test_a_slice_is_hashed_as_its_rows():
 
 
 @given(st.lists(st.binary(max_size=100), min_size=1, max_size=20))
-def test_what_stands_beside_a_value_does_not_matter(values):
+def test_neighbouring_values_do_not_change_a_hash(values):
     together = hashes(k=pa.array(values, pa.binary()))
     assert together == [hashes(k=pa.array([each], pa.binary()))[0] for each in values]
 
@@ -45,7 +45,7 @@ def test_what_stands_beside_a_value_does_not_matter(values):
 @pytest.mark.parametrize(
     "kind", [T.DecimalType(10, 2), T.StringType("UNICODE_CI"), T.ArrayType(T.LongType()), T.StructType()], ids=str
 )
-def test_other_types_are_not_taken(kind):
+def test_other_types_are_refused(kind):
     assert not can_hash(kind)
 
 

@@ -67,7 +67,7 @@ def test_keys_have_no_minus_zero_and_one_nan():
     assert (math.copysign(1, zero), math.isnan(nan), null) == (1.0, True, None)
 
 
-def test_two_keys_of_one_hash_are_told_apart_at_any_place_in_the_run():
+def test_two_keys_of_one_hash_are_distinguished_at_any_place_in_the_run():
     keys = pa.table({"a": [f"k{i}" for i in range(100)]})
     same = np.full(100, 5, np.int64)
     rows = keys.append_column(KEY_HASH, pa.array(same)).append_column(TIMEOUT, pa.array(same))

@@ -77,11 +77,11 @@ def adding_with_frames(key, frames, state):
 
 @pytest.mark.parametrize("func", [adding, adding_with_frames])
 def test_each_key_meets_its_own_rows_and_state(tmp_path, func):
-    life = Harness(func, tmp_path)
-    assert life.batch([row("a", 1), row("b", 10), row("a", 2)]) == [("a", 3), ("b", 10)]
-    snapshot(life.group, life.store, 1)
-    assert life.batch([row("b", 5), row(None, 7)]) == [("b", 15), (None, 7)]
-    assert life.batch([row("a", 1), row(None, 1)]) == [("a", 4), (None, 8)]
+    harness = Harness(func, tmp_path)
+    assert harness.batch([row("a", 1), row("b", 10), row("a", 2)]) == [("a", 3), ("b", 10)]
+    snapshot(harness.group, harness.store, 1)
+    assert harness.batch([row("b", 5), row(None, 7)]) == [("b", 15), (None, 7)]
+    assert harness.batch([row("a", 1), row(None, 1)]) == [("a", 4), (None, 8)]
 
 
 def test_the_function_gets_sparks_key_frame_and_state(tmp_path):
@@ -124,9 +124,9 @@ def test_state_values_come_back_as_the_python_objects_that_were_put(tmp_path):
         state.update((np.int64(5), pd.Timestamp("2024-05-01 12:00:00")))
         return []
 
-    life = Harness(remember, tmp_path)
-    life.batch([row("a")])
-    life.batch([row("a")])
+    harness = Harness(remember, tmp_path)
+    harness.batch([row("a")])
+    harness.batch([row("a")])
     assert got == [None, (5, dt.datetime(2024, 5, 1, 12))]
 
 
@@ -138,9 +138,9 @@ def test_state_of_nulls_exists(tmp_path):
         state.update((None, None))
         return []
 
-    life = Harness(nulls, tmp_path)
-    life.batch([row("a")])
-    life.batch([row("a")])
+    harness = Harness(nulls, tmp_path)
+    harness.batch([row("a")])
+    harness.batch([row("a")])
     assert got == [(False, None), (True, (None, None))]
 
 
@@ -152,19 +152,19 @@ def test_removed_state_is_gone_and_may_come_again(tmp_path):
         else:
             state.update((1, None))
 
-    life = Harness(toggle, tmp_path)
+    harness = Harness(toggle, tmp_path)
     shown = []
     for epoch in range(1, 6):
-        shown += life.batch([row("a")])
-        snapshot(life.group, life.store, epoch)
+        shown += harness.batch([row("a")])
+        snapshot(harness.group, harness.store, epoch)
     assert shown == [("a", 0), ("a", 1), ("a", 0), ("a", 1), ("a", 0)]
-    assert life.group.counters.keys_updated == 1
+    assert harness.group.counters.keys_updated == 1
 
 
 def test_a_function_that_changes_nothing_writes_nothing(tmp_path):
-    life = Harness(lambda key, frames, state: [], tmp_path)
-    life.batch([row("a")])
-    assert life.group.changed_rows == 0
+    harness = Harness(lambda key, frames, state: [], tmp_path)
+    harness.batch([row("a")])
+    assert harness.group.changed_rows == 0
 
 
 def test_removing_what_was_never_there_writes_nothing(tmp_path):
@@ -172,13 +172,13 @@ def test_removing_what_was_never_there_writes_nothing(tmp_path):
         state.remove()
         return []
 
-    life = Harness(remove, tmp_path)
-    life.batch([row("a")])
-    assert life.group.changed_rows == 0
+    harness = Harness(remove, tmp_path)
+    harness.batch([row("a")])
+    assert harness.group.changed_rows == 0
 
 
 def waiting(key, frames, state):
-    """Sets a timeout on rows; on timeout tells the state and removes it."""
+    """Sets a timeout on rows; on timeout emits the state and removes it."""
     if state.hasTimedOut:
         (frame,) = frames
         assert frame.empty
@@ -192,16 +192,16 @@ def waiting(key, frames, state):
 
 
 def test_a_processing_time_timeout_calls_the_key_once_strictly_after_its_time(tmp_path):
-    life = Harness(waiting, tmp_path, PROCESSING)
-    assert life.batch([row("a", 5), row("b", 6)], now=1000) == []
-    snapshot(life.group, life.store, 1)
-    assert life.group.earliest_timeout_ms == 1100
-    assert life.batch([row("b", 7)], now=1050) == []
-    assert life.batch(None, now=1100) == []
-    assert life.batch(None, now=1101) == [("late a", 5)]
-    assert life.batch(None, now=1140) == []
-    assert life.batch(None, now=1151) == [("late b", 7)]
-    assert life.batch(None, now=9999) == []
+    harness = Harness(waiting, tmp_path, PROCESSING)
+    assert harness.batch([row("a", 5), row("b", 6)], now=1000) == []
+    snapshot(harness.group, harness.store, 1)
+    assert harness.group.earliest_timeout_ms == 1100
+    assert harness.batch([row("b", 7)], now=1050) == []
+    assert harness.batch(None, now=1100) == []
+    assert harness.batch(None, now=1101) == [("late a", 5)]
+    assert harness.batch(None, now=1140) == []
+    assert harness.batch(None, now=1151) == [("late b", 7)]
+    assert harness.batch(None, now=9999) == []
 
 
 def test_a_call_that_sets_no_timeout_clears_it(tmp_path):
@@ -212,11 +212,11 @@ def test_a_call_that_sets_no_timeout_clears_it(tmp_path):
             state.update((0, None))
             state.setTimeoutDuration(100)
 
-    life = Harness(once, tmp_path, PROCESSING)
-    life.batch([row("a"), row("b")], now=1000)
-    life.batch([row("a")], now=1010)
-    assert life.batch(None, now=2000) == [("b", -1)]
-    assert life.batch(None, now=3000) == [], "a timed-out call that sets none clears it, too"
+    harness = Harness(once, tmp_path, PROCESSING)
+    harness.batch([row("a"), row("b")], now=1000)
+    harness.batch([row("a")], now=1010)
+    assert harness.batch(None, now=2000) == [("b", -1)]
+    assert harness.batch(None, now=3000) == [], "a timed-out call that sets none clears it, too"
 
 
 def test_a_timeout_without_state_fires(tmp_path):
@@ -226,17 +226,17 @@ def test_a_timeout_without_state_fires(tmp_path):
         else:
             state.setTimeoutDuration(5)
 
-    life = Harness(stateless, tmp_path, PROCESSING)
-    life.batch([row("a")], now=1000)
-    snapshot(life.group, life.store, 1)
-    assert life.batch(None, now=1006) == [("a", 0)]
-    assert life.batch(None, now=1012) == []
+    harness = Harness(stateless, tmp_path, PROCESSING)
+    harness.batch([row("a")], now=1000)
+    snapshot(harness.group, harness.store, 1)
+    assert harness.batch(None, now=1006) == [("a", 0)]
+    assert harness.batch(None, now=1012) == []
 
 
 def test_a_key_with_rows_and_a_passed_timeout_is_called_for_its_rows_only(tmp_path):
-    life = Harness(waiting, tmp_path, PROCESSING)
-    life.batch([row("a", 5)], now=1000)
-    assert life.batch([row("a", 6)], now=5000) == []
+    harness = Harness(waiting, tmp_path, PROCESSING)
+    harness.batch([row("a", 5)], now=1000)
+    assert harness.batch([row("a", 6)], now=5000) == []
 
 
 def test_an_event_time_timeout_follows_the_watermark(tmp_path):
@@ -248,29 +248,29 @@ def test_an_event_time_timeout_follows_the_watermark(tmp_path):
             state.update((1, None))
             state.setTimeoutTimestamp(NOON_MS + 10_000)
 
-    life = Harness(until, tmp_path, EVENT, "at")
-    life.batch([row("a")], now=NOON_MS * 2, watermark=0)
-    assert life.batch(None, now=NOON_MS * 2, watermark=NOON_MS + 10_000) == []
-    assert life.batch(None, now=NOON_MS * 2, watermark=NOON_MS + 10_001) == [("a", NOON_MS + 10_001)]
+    harness = Harness(until, tmp_path, EVENT, "at")
+    harness.batch([row("a")], now=NOON_MS * 2, watermark=0)
+    assert harness.batch(None, now=NOON_MS * 2, watermark=NOON_MS + 10_000) == []
+    assert harness.batch(None, now=NOON_MS * 2, watermark=NOON_MS + 10_001) == [("a", NOON_MS + 10_001)]
 
 
 LATE = [row("a", 1, 5), row("a", 10, 6), row("b", 100, 4), ("c", 1000, None)]
 
 
 def test_rows_at_or_before_the_watermark_are_dropped_and_counted_with_event_time_timeout_only(tmp_path):
-    life = Harness(adding, tmp_path / "event", EVENT, "at")
-    assert life.batch(LATE, watermark=NOON_MS + 5000) == [("a", 10), ("c", 1000)]
-    assert life.group.counters.late_rows == 2
-    life = Harness(adding, tmp_path / "none", NONE, "at")
-    assert life.batch(LATE, watermark=NOON_MS + 5000) == [("a", 11), ("b", 100), ("c", 1000)]
-    assert life.group.counters.late_rows == 0
+    harness = Harness(adding, tmp_path / "event", EVENT, "at")
+    assert harness.batch(LATE, watermark=NOON_MS + 5000) == [("a", 10), ("c", 1000)]
+    assert harness.group.counters.late_rows == 2
+    harness = Harness(adding, tmp_path / "none", NONE, "at")
+    assert harness.batch(LATE, watermark=NOON_MS + 5000) == [("a", 11), ("b", 100), ("c", 1000)]
+    assert harness.group.counters.late_rows == 0
 
 
 def test_lateness_is_judged_by_the_watermark_of_the_batch_before_as_in_spark(tmp_path):
-    life = Harness(adding, tmp_path, EVENT, "at")
-    assert life.batch([row("z", 1, 60)], watermark=NOON_MS + 4000) == [("z", 1)]
-    assert life.batch(LATE, watermark=NOON_MS + 9000) == [("a", 11), ("c", 1000)]
-    assert life.batch(LATE, watermark=NOON_MS + 9000) == [("c", 2000)]
+    harness = Harness(adding, tmp_path, EVENT, "at")
+    assert harness.batch([row("z", 1, 60)], watermark=NOON_MS + 4000) == [("z", 1)]
+    assert harness.batch(LATE, watermark=NOON_MS + 9000) == [("a", 11), ("c", 1000)]
+    assert harness.batch(LATE, watermark=NOON_MS + 9000) == [("c", 2000)]
 
 
 def failing_with(action):
@@ -317,7 +317,7 @@ def test_a_state_that_does_not_fit_its_schema_is_refused(tmp_path, value):
         Harness(failing_with(lambda state: state.update(value)), tmp_path).batch([row("a")])
 
 
-def test_an_error_in_the_function_shows_the_users_lines_and_nobody_elses(tmp_path):
+def test_an_error_in_the_function_shows_only_the_users_lines(tmp_path):
     with pytest.raises(UserFunctionFailed) as failure:
         Harness(failing_with(lambda state: 1 / 0), tmp_path).batch([row("a")])
     shown = failure.value.context["traceback"]
@@ -327,7 +327,7 @@ def test_an_error_in_the_function_shows_the_users_lines_and_nobody_elses(tmp_pat
 
 
 @pytest.mark.parametrize("error", [ConnectionRefusedError("no service"), TimeoutError(), MemoryError()])
-def test_what_may_pass_by_itself_is_tried_again_and_other_errors_are_final(tmp_path, error):
+def test_transient_errors_are_retried_and_other_errors_are_final(tmp_path, error):
     def raising(_):
         raise error
 
@@ -340,7 +340,7 @@ def test_what_may_pass_by_itself_is_tried_again_and_other_errors_are_final(tmp_p
 
 
 def yielding(of_b):
-    """Good rows, but for key b: `of_b(good row)`."""
+    """Good rows, except for key b: `of_b(good row)`."""
 
     def function(key, frames, state):
         good = (key[0], 1)
@@ -391,7 +391,7 @@ def test_state_that_does_not_fit_names_operator_key_and_column(tmp_path, value, 
     assert failure.value.context.get("column") == column
 
 
-def test_a_row_that_does_not_fit_is_its_keys_whatever_was_converted_before(tmp_path):
+def test_a_row_that_does_not_fit_names_its_own_key(tmp_path):
     """Rows are converted in pieces of fifty thousand, and where rows and frames take turns."""
 
     def function(key, frames, state):
@@ -415,14 +415,14 @@ def test_numbers_in_a_key_are_shown_as_numbers(tmp_path):
 
 
 def test_a_failed_batch_leaves_the_encoded_state_as_it_was(tmp_path):
-    life = Harness(adding, tmp_path)
-    life.batch([row("a", 1)])
-    before = life.group.encode()
+    harness = Harness(adding, tmp_path)
+    harness.batch([row("a", 1)])
+    before = harness.group.encode()
     broken = Harness(failing_with(lambda state: 1 / 0), tmp_path)
-    broken.group = life.group
+    broken.group = harness.group
     with pytest.raises(UserFunctionFailed):
         broken.batch([row("a", 1), row("b", 1)])
-    assert life.group.encode() == before
+    assert harness.group.encode() == before
 
 
 def test_the_garbage_collector_is_as_before_once_the_function_returned_or_failed(tmp_path):
@@ -452,9 +452,9 @@ def test_settings_that_cannot_work_are_refused():
 
 
 def test_the_operator_travels_to_executors(tmp_path):
-    life = Harness(adding, tmp_path)
-    life.operator = pickle.loads(cloudpickle.dumps(life.operator))
-    assert life.batch([row("a", 1)]) == [("a", 1)]
+    harness = Harness(adding, tmp_path)
+    harness.operator = pickle.loads(cloudpickle.dumps(harness.operator))
+    assert harness.batch([row("a", 1)]) == [("a", 1)]
 
 
 def test_pandas_does_not_warn_when_the_function_changes_its_frame(tmp_path):

@@ -1,4 +1,4 @@
-"""How often the store's tables follow the log."""
+"""State tables follow the epoch log: the first epoch at once, then the newest one after a pause."""
 
 import threading
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ WAIT_S = 120
 
 
 class Store:
-    """Keeps what it was told to show."""
+    """Record the materialized manifests."""
 
     def __init__(self):
         self.shown = []
@@ -28,7 +28,7 @@ class Store:
 
 
 class Duty:
-    """Maintenance without a standby. Counts how often it looks for one."""
+    """Maintenance without a standby; counts the looks for standbys."""
 
     def __init__(self):
         self.looks = 0
@@ -63,7 +63,7 @@ def shown(monkeypatch, duty, request):
     assert failed == []
 
 
-def test_tables_show_an_epoch_at_once_and_of_those_that_follow_soon_after_it_the_newest(monkeypatch, shown):
+def test_an_epoch_is_materialized_at_once_and_then_only_the_newest_of_several(monkeypatch, shown):
     monkeypatch.setattr(materializing, "REST_S", 3600.0)
     store, ask, thread = shown
     ask(1)
@@ -76,7 +76,7 @@ def test_tables_show_an_epoch_at_once_and_of_those_that_follow_soon_after_it_the
     assert store.shown == [1, 3]
 
 
-def test_the_end_does_not_wait_for_a_rest(monkeypatch, shown):
+def test_closing_does_not_wait_for_the_pause_between_epochs(monkeypatch, shown):
     monkeypatch.setattr(materializing, "REST_S", 3600.0)
     store, ask, thread = shown
     ask(1)

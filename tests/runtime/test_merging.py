@@ -24,7 +24,7 @@ TABLES = st.lists(st.dictionaries(st.integers(0, len(KEYS) - 1), ROWS, max_size=
 
 
 def _hash(number: int) -> int:
-    """Many different keys have the same."""
+    """Return a hash; many different keys have the same."""
     return number % 3 - 1
 
 
@@ -70,7 +70,7 @@ def test_the_newest_row_of_every_key_is_left(tables: list[dict[int, Row]], drop_
 
 
 @given(rows=st.dictionaries(st.integers(0, len(KEYS) - 1), ROWS, min_size=1), twice=st.data())
-def test_a_key_that_is_there_twice_is_seen_and_equal_hashes_are_not_taken_for_one(
+def test_a_duplicate_key_is_found_and_equal_hashes_are_not_duplicates(
     rows: dict[int, Row], twice: st.DataObject
 ) -> None:
     once = _table(rows, 0)

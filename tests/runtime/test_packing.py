@@ -103,7 +103,7 @@ def test_controls_come_once_each_and_by_epoch():
     ]
 
 
-def test_spark_is_told_the_columns_that_are_packed():
+def test_sparks_schema_names_the_packed_columns():
     assert [column.split()[0] for column in PACKED_DDL.split(", ")] == PACKED.names
 
 

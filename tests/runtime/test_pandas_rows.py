@@ -33,7 +33,7 @@ VALUES = {
 
 
 def sparks_frame(table, options):
-    """What Spark's serializer gives the function for one group."""
+    """Return the frame that Spark's serializer passes to the function for one group."""
     series = ArrowBatchTransformer.to_pandas(
         table,
         timezone=options.timezone,

@@ -1,4 +1,4 @@
-"""What a run tells about its micro-batches, and a listener that fails."""
+"""Records of micro-batches: counts, rates and totals; and listeners that fail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def add(progress, batch, **counts):
     progress.add(batch, 3, 7, COUNTS | counts, 500, {"in": {"n": batch}}, {"loop": batch}, {"totals": 2})
 
 
-def test_nothing_is_told_before_the_first_batch():
+def test_there_is_no_record_before_the_first_batch():
     assert (Progress("job").last(), Progress("job").recent()) == (None, [])
 
 
@@ -58,7 +58,7 @@ def test_a_batch_that_took_no_time_has_a_rate():
     assert progress.last()["processedRowsPerSecond"] == 10_000.0
 
 
-def test_what_is_handed_out_can_be_changed_without_harm():
+def test_callers_may_change_a_returned_record():
     progress = Progress("job")
     add(progress, 0)
     progress.last().clear()
@@ -66,7 +66,7 @@ def test_what_is_handed_out_can_be_changed_without_harm():
     assert progress.last()["batchId"] == 0
 
 
-def test_the_newest_record_has_what_waits_at_the_sources_if_somebody_asks_them():
+def test_the_newest_record_has_the_lag_once_it_is_measured():
     progress = Progress("job")
     add(progress, 0)
     assert progress.last() == progress.recent()[-1] | {"outage": None}
@@ -81,18 +81,18 @@ class Failing(RunListener):
 
 class Counting(RunListener):
     def __init__(self):
-        self.heard = []
+        self.received = []
 
     def onEpochCommitted(self, event):
-        self.heard.append((event.job, event.epoch, event.incarnation, event.detail))
+        self.received.append((event.job, event.epoch, event.incarnation, event.detail))
 
 
-def test_a_listener_that_fails_is_logged_and_the_others_hear_it(caplog):
+def test_a_listener_that_fails_is_logged_and_the_others_are_called(caplog):
     counting = Counting()
     with caplog.at_level(logging.ERROR, "spark_ckpt"):
         Announcer("job", 3, [Failing(), counting]).committed(7, {"rows_in": 1})
-    assert counting.heard == [("job", 7, 3, {"rows_in": 1})]
-    [told] = [each.getMessage() for each in caplog.records if each.name == "spark_ckpt"]
-    assert "listener Failing failed" in told
-    assert f'File "{__file__}"' in told
-    assert "in _notify" not in told
+    assert counting.received == [("job", 7, 3, {"rows_in": 1})]
+    [logged] = [each.getMessage() for each in caplog.records if each.name == "spark_ckpt"]
+    assert "listener Failing failed" in logged
+    assert f'File "{__file__}"' in logged
+    assert "in _notify" not in logged

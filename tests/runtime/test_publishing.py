@@ -17,7 +17,7 @@ WAIT_S = 120
 
 
 class FakePublisher:
-    """Does what its script says: raises an exception, or publishes."""
+    """Follow a script: raise an exception, or publish."""
 
     def __init__(self, number, script, log, had):
         self.number, self.script, self.log, self.had = number, script, log, had
@@ -52,7 +52,7 @@ class FakePublisher:
 
 
 class Lane:
-    """A lane with fake publishers, its calls in `log`, its reports in order. `had`: epochs that the sink has already."""
+    """A lane with fake publishers: its calls in `log`, its reports in order. `had`: epochs that the sink already has."""
 
     def __init__(
         self,
@@ -126,13 +126,13 @@ def test_epochs_are_published_in_order_by_one_publisher(lane_of):
     assert lane.log == [("publish", 1, 1), ("publish", 1, 2), ("publish", 1, 3)]
 
 
-def test_the_newest_incarnation_is_asked_for_after_a_sink_that_had_the_epoch_and_after_no_other(lane_of):
+def test_the_newest_incarnation_is_read_only_after_a_replayed_publish(lane_of):
     lane = lane_of(had=(1,))
     assert [(ended.replayed, ended.newest) for ended in map(lane.publish, (1, 2))] == [(True, 3), (False, 0)]
     assert lane.log == [("publish", 1, 1), ("newest",), ("publish", 1, 2)]
 
 
-def test_a_failure_is_reported_once_and_not_tried_again(lane_of):
+def test_a_failure_is_reported_once_and_not_retried(lane_of):
     lane = lane_of(PublishFailed("broker away"))
     outcome = lane.publish(1)
     assert (outcome.error.what, outcome.error.retriable) == ("broker away", True)
@@ -154,7 +154,7 @@ def test_an_error_that_is_final_says_so(lane_of, error):
     assert not outcome.error.retriable
 
 
-def test_a_connectors_bug_is_a_failure_that_may_pass_and_names_itself(lane_of):
+def test_a_connectors_bug_is_a_retriable_failure_with_its_name(lane_of):
     outcome = lane_of(ZeroDivisionError("oops")).publish(1)
     assert isinstance(outcome.error, PublishFailed)
     assert "ZeroDivisionError: oops" in outcome.error.what
@@ -169,7 +169,7 @@ def test_a_publisher_that_cannot_be_opened_is_a_failed_attempt(lane_of):
 
 
 def test_a_zombie_opens_no_publisher(lane_of):
-    """Opening one would fence the driver that replaced it."""
+    """Opening one would fence the driver that took over."""
 
     def replaced():
         raise Fenced("incarnation 9 took over")
@@ -179,7 +179,7 @@ def test_a_zombie_opens_no_publisher(lane_of):
     assert (lane.opened, lane.log) == (0, [])
 
 
-def test_being_current_is_asked_before_every_attempt(lane_of):
+def test_every_attempt_first_checks_that_its_incarnation_is_current(lane_of):
     asked = []
 
     def current():
@@ -201,7 +201,7 @@ def test_stopping_ends_after_what_was_submitted_and_closes_the_publisher():
     assert lane.log == [("publish", 1, 1), ("publish", 1, 2), ("close", 1)]
 
 
-def test_rows_go_ahead_in_the_lane_and_are_answered(lane_of):
+def test_an_early_send_is_reported_before_its_publish(lane_of):
     lane = lane_of()
     sent, published = lane.send(1), lane.publish(1)
     assert (sent.sink, sent.epoch, sent.rows, sent.error) == ("out", 1, 7, None)
@@ -210,32 +210,32 @@ def test_rows_go_ahead_in_the_lane_and_are_answered(lane_of):
     assert lane.log == [("ahead", 1, 1), ("publish", 1, 1), ("close", 1)]
 
 
-def test_a_publish_that_waits_for_rows_sent_ahead_tells_how_long(lane_of):
-    """Which is in no part that the sink tells: what it did not wait for is nobody's time."""
-    told, sent = [], threading.Event()
-    lane = lane_of(sent.wait, measured=lambda *what: told.append(what))
+def test_a_publish_that_waits_for_an_early_send_reports_the_wait(lane_of):
+    """Only the time of the wait is measured, which no part that the sink reports includes."""
+    measured_ms, sent = [], threading.Event()
+    lane = lane_of(sent.wait, measured=lambda *what: measured_ms.append(what))
     lane.thread.submit(StagedAhead(1, 1, "", {}, []))
     lane.thread.submit(EpochOutput(1, 1, 0, "", {}, []))
     time.sleep(0.05)
     sent.set()
     lane.end()
-    lane = lane_of(measured=lambda *what: told.append(what))
+    lane = lane_of(measured=lambda *what: measured_ms.append(what))
     lane.send(2)
     lane.publish(2)
     lane.end()
-    [(sink, epoch, parts_ms)] = told
+    [(sink, epoch, parts_ms)] = measured_ms
     assert (sink, epoch, list(parts_ms)) == ("out", 1, ["ahead"])
     assert 50 <= parts_ms["ahead"] < 1000 * WAIT_S
 
 
-def test_what_was_sent_ahead_and_not_published_is_undone_when_the_lane_ends(lane_of):
+def test_an_unpublished_early_send_is_dropped_when_the_lane_ends(lane_of):
     lane = lane_of()
     lane.send(1)
     lane.end()
     assert lane.log == [("ahead", 1, 1), ("drop", 1), ("close", 1)]
 
 
-def test_what_was_sent_ahead_is_undone_in_its_turn_and_once(lane_of):
+def test_an_early_send_is_dropped_in_order_and_once(lane_of):
     lane = lane_of()
     lane.send(1)
     lane.thread.drop_ahead()
@@ -244,7 +244,7 @@ def test_what_was_sent_ahead_is_undone_in_its_turn_and_once(lane_of):
     assert lane.log == [("ahead", 1, 1), ("drop", 1), ("ahead", 1, 2)]
 
 
-def test_a_publisher_that_could_not_send_ahead_is_replaced_and_the_epoch_is_published(lane_of):
+def test_a_publisher_whose_early_send_fails_is_replaced_and_the_epoch_is_published(lane_of):
     lane = lane_of(ZeroDivisionError("oops"))
     sent = lane.send(1)
     assert "ZeroDivisionError: oops" in sent.error.what
@@ -252,7 +252,7 @@ def test_a_publisher_that_could_not_send_ahead_is_replaced_and_the_epoch_is_publ
     assert lane.log == [("ahead", 1, 1), ("close", 1), ("publish", 2, 1)]
 
 
-def test_a_zombie_opens_no_publisher_to_send_ahead(lane_of):
+def test_a_zombie_opens_no_publisher_for_an_early_send(lane_of):
     def current():
         raise Fenced("newer")
 
@@ -261,8 +261,8 @@ def test_a_zombie_opens_no_publisher_to_send_ahead(lane_of):
     assert lane.opened == 0
 
 
-def test_the_log_is_not_asked_while_a_publisher_is_open(lane_of):
-    """A decision may be under way there, and the sink itself fences."""
+def test_the_log_is_not_read_while_a_publisher_is_open(lane_of):
+    """A commit may be under way in the log, and the sink itself fences."""
     asked = []
     lane = lane_of(current=lambda: asked.append(1), opens_at_once=True)
     lane.send(1)
@@ -291,7 +291,7 @@ def test_a_fence_that_failed_is_repeated_before_the_publish(lane_of):
 
 
 class OpensLate(Lane):
-    """A sink that does not answer while its publisher is opened, until it does."""
+    """A sink that does not answer while its publisher opens, until `answers` is set."""
 
     def __init__(self):
         self.asked, self.answers = threading.Event(), threading.Event()
@@ -303,7 +303,7 @@ class OpensLate(Lane):
         return super()._open()
 
 
-def test_a_lane_that_is_given_up_while_it_opens_its_publisher_publishes_nothing():
+def test_a_lane_that_stops_while_its_publisher_opens_publishes_nothing():
     lane = OpensLate()
     lane.thread.submit(EpochOutput(1, 1, 0, "", {}, []))
     assert lane.asked.wait(WAIT_S)

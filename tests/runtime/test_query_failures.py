@@ -1,4 +1,4 @@
-"""What a dead query says becomes one of our errors, with its condition, its fields and its hint."""
+"""The message of a dead query becomes one of our errors, with its condition, its fields and its hint."""
 
 from __future__ import annotations
 
@@ -103,12 +103,12 @@ def test_a_traceback_comes_back_from_a_worker_with_its_lines():
     assert (error.context, error.hint) == (original.context, original.hint)
 
 
-class Spoken(PySparkException):
-    """As PySpark hands a Java error on: a condition, an SQLSTATE, and a cause."""
+class JavaError(PySparkException):
+    """A Java error as PySpark raises it: a condition, an SQLSTATE, and a cause."""
 
-    def __init__(self, condition=None, state=None, said="", cause=None):
-        super().__init__(said, errorClass=None, messageParameters=None)
-        self._condition, self._state, self._desc, self._cause = condition, state, said, cause
+    def __init__(self, condition=None, state=None, message="", cause=None):
+        super().__init__(message, errorClass=None, messageParameters=None)
+        self._condition, self._state, self._desc, self._cause = condition, state, message, cause
 
     def getCondition(self):
         return self._condition
@@ -137,9 +137,9 @@ class Spoken(PySparkException):
         (None, None, False),
     ],
 )
-def test_spark_says_itself_what_the_same_rows_would_do_again(condition, state, final):
-    alone = Spoken(condition, state, f"[{condition}] said. SQLSTATE: {state}")
-    for error in (alone, Spoken(said="Job aborted due to stage failure: Task 0 failed", cause=alone)):
+def test_sparks_conditions_separate_final_failures_from_retriable_ones(condition, state, final):
+    alone = JavaError(condition, state, f"[{condition}] said. SQLSTATE: {state}")
+    for error in (alone, JavaError(message="Job aborted due to stage failure: Task 0 failed", cause=alone)):
         found = failure_by(error)
         assert found.retriable is not final
         assert (type(found) is ExpressionFailed) is final
@@ -147,8 +147,8 @@ def test_spark_says_itself_what_the_same_rows_would_do_again(condition, state, f
 
 
 def test_a_value_that_looks_like_an_error_of_ours_is_none():
-    said = "[CAST_INVALID_INPUT] The value '[CKPT_FENCED] x' cannot be cast SQLSTATE: 22018"
-    assert type(failure_by(Spoken("CAST_INVALID_INPUT", "22018", said))) is ExpressionFailed
+    message = "[CAST_INVALID_INPUT] The value '[CKPT_FENCED] x' cannot be cast SQLSTATE: 22018"
+    assert type(failure_by(JavaError("CAST_INVALID_INPUT", "22018", message))) is ExpressionFailed
 
 
 @pytest.mark.parametrize(
@@ -161,11 +161,11 @@ def test_a_value_that_looks_like_an_error_of_ours_is_none():
         ("urllib.error.URLError: <urlopen error timed out>", UserFunctionHindered),
     ],
 )
-def test_a_function_that_spark_runs_by_itself_is_judged_by_what_it_raised(raised, kind):
+def test_a_function_that_spark_runs_is_classified_by_its_exception(raised, kind):
     import urllib.error  # noqa: F401 - what the program has not imported is not known
 
     text = f'Traceback (most recent call last):\n  File "/home/ann/job.py", line 7, in enrich\n    ask()\n{raised}\n'
-    found = failure_by(Spoken("PYTHON_EXCEPTION", "38000", text))
+    found = failure_by(JavaError("PYTHON_EXCEPTION", "38000", text))
     assert type(found) is kind
     assert 'File "/home/ann/job.py", line 7, in enrich' in found.context["traceback"]
 
@@ -185,19 +185,21 @@ def test_a_function_that_spark_runs_by_itself_is_judged_by_what_it_raised(raised
         ("EOFError", QueryFailed),
     ],
 )
-def test_what_a_worker_raises_outside_of_the_function_is_judged_too(raised, kind):
+def test_errors_of_a_worker_outside_of_the_function_are_classified(raised, kind):
     worker = '  File "/s/python/lib/pyspark.zip/pyspark/worker.py", line 1, in main'
     text = f"Traceback (most recent call last):\n{worker}\n    x()\n{raised}\n"
-    assert type(failure_by(Spoken("PYTHON_EXCEPTION", "38000", text))) is kind
+    assert type(failure_by(JavaError("PYTHON_EXCEPTION", "38000", text))) is kind
 
 
-def test_a_killed_worker_is_told_by_what_spark_says_of_it():
+def test_a_killed_worker_is_recognized_by_sparks_message():
     texts = [
         "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times",
         "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).",
         "java.io.EOFException",
     ]
-    error = failure_by(Spoken(said=texts[0], cause=Spoken(said=texts[1], cause=Spoken(said=texts[2]))))
+    error = failure_by(
+        JavaError(message=texts[0], cause=JavaError(message=texts[1], cause=JavaError(message=texts[2])))
+    )
     assert (type(error), error.retriable) == (QueryFailed, True)
     assert "Python worker exited unexpectedly" in error.what
 
@@ -222,14 +224,14 @@ Caused by: java.net.SocketTimeoutException: {LATE}"""
     ],
 )
 def test_a_worker_that_does_not_start_in_time_is_an_outage_and_not_the_jobs_failure(text):
-    for error in (failure_in(text), failure_by(Spoken(said="Query terminated", cause=Spoken(said=text))),
+    for error in (failure_in(text), failure_by(JavaError(message="Query terminated", cause=JavaError(message=text))),
                   typed(RuntimeError(text))):  # fmt: skip
         assert (type(error), error.passes, "max_failed" in str(error)) == (WorkersNotStarted, True, False)
         assert "start it again" in error.hint
 
 
 def test_the_runner_of_a_source_that_does_not_start_in_time_is_an_outage():
-    late = Spoken(
+    late = JavaError(
         "STREAMING_PYTHON_RUNNER_INITIALIZATION_TIMEOUT_FAILURE", "XXKST", "Streaming Runner initialization failed."
     )
     assert type(failure_by(late)) is WorkersNotStarted
@@ -243,7 +245,7 @@ def test_the_runner_of_a_source_that_does_not_start_in_time_is_an_outage():
         'java.io.IOException: Cannot run program "python9": error=2, No such file or directory',
     ],
 )
-def test_what_is_no_late_worker_is_not_waited_for(text):
+def test_other_failures_are_not_taken_for_a_late_worker(text):
     assert not failure_in(text).passes
 
 
@@ -261,7 +263,7 @@ def test_every_error_of_ours_comes_back_as_itself():
         assert found.context == original.context
 
 
-def test_a_condition_that_this_process_does_not_know_is_not_tried_again():
+def test_an_unknown_condition_is_not_retried():
     error = failure_in("x: [CKPT_FROM_THE_FUTURE] what happened\n  epoch: 7")
     assert type(error) is RunFailed
     assert (error.what, error.context, error.retriable) == ("what happened", {"epoch": "7"}, False)
@@ -304,7 +306,7 @@ OSError: [Errno 28] No space left on device: '/scratch/x'
 
 
 @pytest.mark.parametrize("text", [FULL_CHECKPOINT, FULL_IN_A_WORKER])
-def test_a_full_disk_in_a_trace_of_java_or_python_is_told_as_full(text):
+def test_a_full_disk_in_a_trace_of_java_or_python_is_reported_as_full(text):
     error = failure_in(text)
     assert (type(error), error.retriable) == (StoreFull, True)
     assert "No space left on device" in error.what
@@ -312,22 +314,22 @@ def test_a_full_disk_in_a_trace_of_java_or_python_is_told_as_full(text):
     assert "\n" not in error.what
 
 
-def test_a_disk_that_became_read_only_in_a_trace_is_told_as_such():
+def test_a_disk_that_became_read_only_is_reported_as_read_only():
     assert type(failure_in("x: java.nio.file.FileSystemException: /s/offsets: Read-only file system")) is StoreReadOnly
 
 
 @pytest.mark.parametrize(
     "text", ["PermissionError: [Errno 13] Permission denied: '/etc/shadow'", "ValueError: the text 'x' is none"]
 )
-def test_what_a_users_function_may_not_do_is_no_disks_fault(text):
+def test_a_permission_error_of_a_users_function_is_not_a_disk_failure(text):
     assert type(failure_in(text)) is QueryFailed
 
 
-def test_a_record_that_speaks_of_a_disk_fills_none():
+def test_a_record_that_mentions_a_full_disk_is_not_a_full_disk():
     assert type(failure_in("[CAST_INVALID_INPUT] The value 'No space left on device' cannot be cast")) is QueryFailed
 
 
-def test_whatever_ends_an_incarnation_is_one_of_our_errors():
+def test_every_failure_of_an_incarnation_becomes_one_of_our_errors():
     full = OSError(errno.ENOSPC, "No space left on device", "/cache/i3")
     assert type(typed(full)) is StoreFull
     assert typed(full).context["location"] == "/cache/i3"
@@ -354,19 +356,19 @@ class Query:
 
 
 @pytest.mark.parametrize("query", [None, Query(None)])
-def test_a_query_that_somebody_stopped_says_so(query):
+def test_a_query_stopped_from_outside_is_reported_as_stopped(query):
     error = failure_of(query)
     assert error.condition == "CKPT_QUERY_FAILED"
     assert "nobody asked" in error.what
     assert "StreamingQuery.stop" in error.hint
 
 
-def test_a_query_that_died_says_why():
+def test_the_error_of_a_dead_query_names_the_cause():
     assert type(failure_of(Query(StreamingQueryException(USER_FUNCTION)))) is UserFunctionFailed
 
 
 def refused_by_java() -> OSError:
-    """What py4j lets through when nobody listens any more: the socket's error, raised in its own code."""
+    """Return the socket's error that py4j raises when no Java process listens any more."""
     connection = ClientServerConnection(JavaParameters(port=1), PythonParameters(), GatewayProperty(None, None), None)
     with pytest.raises(ConnectionRefusedError) as refused:
         connection.connect_to_java_server()
@@ -374,7 +376,7 @@ def refused_by_java() -> OSError:
 
 
 class Dead:
-    """A query whose Java process ended after it was asked whether it runs."""
+    """A query whose Java process ended after the check that it runs."""
 
     def __init__(self, raised):
         self._raised = raised
@@ -386,7 +388,7 @@ class Dead:
 @pytest.mark.parametrize(
     "raised", [Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError(111, "refused")]
 )
-def test_a_java_process_that_ends_before_it_is_asked_why_is_told_as_gone(raised):
+def test_a_java_process_that_ends_before_the_query_is_read_is_reported_as_gone(raised):
     assert type(failure_of(Dead(raised))) is JvmGone
 
 
@@ -395,7 +397,7 @@ def no_answer_of_java() -> Exception:
 
 
 @pytest.mark.parametrize("raised", [no_answer_of_java, refused_by_java])
-def test_a_java_process_that_does_not_answer_is_no_store_that_cannot_be_reached(raised):
+def test_a_java_process_that_does_not_answer_is_not_an_unreachable_store(raised):
     error = typed(raised())
     assert type(error) is JvmGone
     assert not error.retriable
@@ -406,7 +408,7 @@ def test_a_store_that_refuses_connections_is_not_java():
 
 
 def test_a_text_in_the_query_plan_is_not_an_error() -> None:
-    """A job that may fail on bad records must still recover from everything else."""
+    """A job that may fail on bad records must recover from every other failure."""
     error = failure_in(WITH_PLAN)
 
     assert isinstance(error, QueryFailed)
@@ -414,12 +416,12 @@ def test_a_text_in_the_query_plan_is_not_an_error() -> None:
     assert "does not exist" in error.what
 
 
-def test_several_operators_of_spark_in_one_task_are_named_instead_of_tried_again() -> None:
-    said = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted due to stage failure: \
+def test_several_operators_of_spark_in_one_task_are_named_and_not_retried() -> None:
+    message = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted due to stage failure: \
 Task 0 in stage 4.0 failed 1 times, most recent failure: Lost task 0.0 in stage 4.0 (TID 5) (host executor driver): \
 java.lang.AssertionError: assertion failed: Can only upgrade readStore to writeStore with the same stateStoreId
 \tat scala.Predef$.assert(Predef.scala:279)"""
-    for error in (failure_in(said), failure_by(StreamingQueryException(said))):
+    for error in (failure_in(message), failure_by(StreamingQueryException(message))):
         assert isinstance(error, GraphInvalid)
         assert not error.retriable
         assert "coalesce" in error.hint

@@ -1,4 +1,4 @@
-"""What an incarnation's query copies from its session."""
+"""An incarnation's query copies settings from its session."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def test_the_number_of_partitions_is_the_incarnations() -> None:
         ("spark.sql.streaming.noDataMicroBatches.enabled", "true"),
     ],
 )
-def test_what_tasks_and_the_driver_rely_on_is_not_the_sessions_choice(key: str, value: str) -> None:
+def test_the_session_cannot_change_settings_that_tasks_and_the_driver_rely_on(key: str, value: str) -> None:
     assert query_settings("/data", 2)[key] == value
 
 
 class Conf:
-    """A session's conf with these settings."""
+    """The conf of a session with these settings."""
 
     def __init__(self, settings: dict[str, str]) -> None:
         self.settings = settings

@@ -1,4 +1,4 @@
-"""Records that could not be parsed leave the stream: counted, kept aside if wanted, never seen by the user."""
+"""Records that could not be parsed leave the stream: counted, written to a side table on request, never seen by the user."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_side_table_gets_reason_position_and_record(tmp_path):
     assert {(row["reason"], row["record"]) for row in found} == {("not valid json", "text")}
 
 
-def test_a_failure_while_the_side_table_is_written_is_the_tasks(tmp_path):
+def test_a_failure_while_the_side_table_is_written_fails_the_task(tmp_path):
     def batches():
         yield batch(rejection())
         raise RuntimeError("upstream")

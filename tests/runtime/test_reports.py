@@ -21,7 +21,7 @@ def test_every_account_of_one_attempt_counts():
     assert len(latest_attempts(reports)) == 2
 
 
-def test_steps_are_told_apart():
+def test_steps_are_counted_separately():
     reports = [report("input", 0, 1), report("tap", 0, 5)]
 
     assert len(latest_attempts(reports)) == 2
@@ -40,7 +40,7 @@ def test_a_diverting_step_that_ran_again_counts_once_its_file_too():
     assert [(each.attempt, each.scope) for each in latest_attempts(reports)] == [(2, scope) for scope in scopes]
 
 
-def test_two_sinks_on_the_way_and_two_operators_each_have_tasks_of_their_own():
+def test_two_taps_and_two_operators_count_their_own_tasks():
     reports = [
         report("operator", 0, 3, "first", n=1),
         report("operator", 0, 8, "second", n=2),

@@ -1,4 +1,4 @@
-"""The supervisor: life after life until one ends well, for good, or too many fail in a row."""
+"""The supervisor starts incarnations until one ends cleanly, fails for good, or too many fail in a row."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ def bench(tmp_path, monkeypatch):
     return Bench(tmp_path, monkeypatch)
 
 
-def test_a_life_that_stops_ends_the_run(bench):
+def test_an_incarnation_that_stops_ends_the_run(bench):
     run = bench.run(STOPPED)
     assert ended(run) is None
-    assert (run.isActive, run.exception(), len(bench.lives)) == (False, None, 1)
+    assert (run.isActive, run.exception(), len(bench.incarnations)) == (False, None, 1)
 
 
 def test_a_program_that_ends_waits_until_its_run_has_ended_in_order(bench, monkeypatch):
     at_exit = []
     monkeypatch.setattr(run_module.atexit, "register", at_exit.append)
-    run = bench.run("lives")
+    run = bench.run("running")
     (end,) = at_exit
     end()
-    assert (run.isActive, run.exception(), bench.lives[0].abandoned) == (False, None, True)
+    assert (run.isActive, run.exception(), bench.incarnations[0].abandoned) == (False, None, True)
 
 
-def test_a_run_that_has_ended_is_not_looked_after_when_the_program_ends(bench, monkeypatch):
+def test_a_run_that_has_ended_leaves_no_exit_handler(bench, monkeypatch):
     registered = []
     monkeypatch.setattr(run_module.atexit, "register", registered.append)
     monkeypatch.setattr(run_module.atexit, "unregister", registered.remove)
@@ -65,34 +65,34 @@ def test_a_run_that_has_ended_is_not_looked_after_when_the_program_ends(bench, m
 def test_a_failure_leads_to_a_new_incarnation(bench):
     run = bench.run(failed(), STOPPED)
     assert ended(run) is None
-    assert [life.incarnation for life in bench.lives] == [1, 2]
+    assert [each.incarnation for each in bench.incarnations] == [1, 2]
 
 
-def test_failures_in_a_row_are_bounded_and_the_last_reason_is_told(bench):
+def test_failures_in_a_row_are_bounded_and_the_error_has_the_last_reason(bench):
     run = bench.run(*[failed()] * 9, max_failed_epochs=2)
     error = ended(run)
     assert type(error) is RunFailed
     assert "3 incarnations in a row" in error.what
     assert "executor lost" in error.what
-    assert len(bench.lives) == 3
+    assert len(bench.incarnations) == 3
     assert run.exception() is error
 
 
 def test_no_failure_is_tolerated_when_none_may_be(bench):
     assert type(ended(bench.run(failed(), max_failed_epochs=0))) is RunFailed
-    assert len(bench.lives) == 1
+    assert len(bench.incarnations) == 1
 
 
 def test_a_new_epoch_starts_the_count_again(bench):
     run = bench.run(failed(), failed(), failed(progressed=True), failed(), failed(progressed=True), failed(), STOPPED)
     assert ended(run) is None
-    assert len(bench.lives) == 7
+    assert len(bench.incarnations) == 7
 
 
 @pytest.mark.parametrize("error", [EpochDamaged("file gone"), GraphInvalid("no such column"), RunFailed("bug")])
 def test_an_error_that_no_restart_cures_ends_the_run_as_it_is(bench, error):
     assert ended(bench.run(failed(error=error))) is error
-    assert len(bench.lives) == 1
+    assert len(bench.incarnations) == 1
 
 
 def test_an_unexpected_error_ends_the_run_by_its_name(bench):
@@ -105,7 +105,7 @@ def test_a_fence_ends_the_run_at_once(bench):
     fence = Fenced("incarnation 9 took over")
     assert ended(bench.run(Ending(Outcome.FENCED, fence, True))) is fence
     assert type(ended(bench.run(Ending(Outcome.FENCED, None, True)))) is Fenced
-    assert len(bench.lives) == 2
+    assert len(bench.incarnations) == 2
 
 
 def test_a_zombie_ends_as_fenced_whatever_its_query_died_of(bench):
@@ -115,22 +115,22 @@ def test_a_zombie_ends_as_fenced_whatever_its_query_died_of(bench):
         return failed(progressed=True)
 
     assert type(ended(bench.run(replaced, STOPPED))) is Fenced
-    assert len(bench.lives) == 1
+    assert len(bench.incarnations) == 1
     assert bench.store.reopened().log.state().incarnation == 2
 
 
-def test_a_run_goes_on_under_its_own_lease_and_takes_no_other_whatever_clocks_say(bench):
-    """Somebody takes over while it pauses, and by this host's clock that lease is over already."""
+def test_a_run_continues_only_under_its_own_lease_for_any_clock(bench):
+    """Another driver takes over during the pause, with a lease that is already over by this host's clock."""
 
     def overtaken(*_):
         other = Store.open(str(bench.folder / "store"), JOB, now_ms=lambda: 1).log
         other.begin_incarnation(supervisor_module.current_holder(JOB), "latest", 1, takeover=True)
 
-    pausing = Told()
+    pausing = OutageListener()
     pausing.onOutage = overtaken
     outage = failed(error=StoreFull("no space left"))
     assert type(ended(bench.run(outage, STOPPED, listeners=[pausing]))) is Fenced
-    assert (len(bench.lives), bench.store.reopened().log.state().incarnation) == (1, 2)
+    assert (len(bench.incarnations), bench.store.reopened().log.state().incarnation) == (1, 2)
 
 
 def test_a_stop_that_left_rows_unpublished_raises_it(bench):
@@ -138,7 +138,7 @@ def test_a_stop_that_left_rows_unpublished_raises_it(bench):
     assert ended(bench.run(Ending(Outcome.STOPPED, error, True))) is error
 
 
-def test_a_life_that_cannot_begin_for_now_counts_as_a_failure(bench):
+def test_an_incarnation_that_cannot_begin_counts_as_a_failure(bench):
     run = bench.run(failed(), STOPPED, beginnings=[None, QueryFailed("no executors"), QueryFailed("no executors")])
     error = ended(run)
     assert type(error) is RunFailed
@@ -155,7 +155,7 @@ def test_an_outage_is_outlasted_by_more_incarnations_than_may_fail(bench):
     outages = [StoreFull("full"), OSError(28, "No space left on device"), StoreUnreachable("timeout")] * 4
     run = bench.run(failed(error=StoreFull("full")), STOPPED, beginnings=[None, *outages], max_failed_epochs=0)
     assert ended(run) is None
-    assert len(bench.lives) == 14
+    assert len(bench.incarnations) == 14
 
 
 LATE = RuntimeError(
@@ -167,7 +167,7 @@ def test_workers_that_do_not_start_are_waited_for_by_more_incarnations_than_may_
     late = failed(error=WorkersNotStarted("late"))
     run = bench.run(late, STOPPED, beginnings=[None, *[LATE] * 5], max_failed_epochs=0)
     assert ended(run) is None
-    assert len(bench.lives) == 7
+    assert len(bench.incarnations) == 7
 
 
 def test_workers_that_do_not_start_within_patience_end_the_run_with_what_to_do(bench):
@@ -175,7 +175,7 @@ def test_workers_that_do_not_start_within_patience_end_the_run_with_what_to_do(b
     error = ended(bench.run(*late, store_patience="50 ms", max_failed_epochs=0))
     assert (error.condition, error.hint) == ("CKPT_WORKERS_NOT_STARTED", "stop other programs")
     assert "store_patience" in error.context["waited"]
-    assert len(bench.lives) > 1
+    assert len(bench.incarnations) > 1
 
 
 def test_an_outage_longer_than_patience_ends_the_run_with_its_own_error(bench):
@@ -183,11 +183,11 @@ def test_an_outage_longer_than_patience_ends_the_run_with_its_own_error(bench):
     error = ended(bench.run(*full, store_patience="50 ms", max_failed_epochs=0))
     assert (type(error), error.what, error.context["location"]) == (StoreFull, "no space left", "/data")
     assert "store_patience" in error.context["waited"]
-    assert len(bench.lives) > 1
+    assert len(bench.incarnations) > 1
 
 
 @pytest.mark.parametrize("error", [QueryFailed("a file of the checkpoint is gone"), EpochDamaged("a file is gone")])
-def test_what_fails_while_the_store_is_away_is_blamed_on_the_store(bench, monkeypatch, error):
+def test_failures_while_the_store_is_unreachable_count_as_its_outage(bench, monkeypatch, error):
     log_state = bench.store.log.state
 
     def away():
@@ -198,19 +198,19 @@ def test_what_fails_while_the_store_is_away_is_blamed_on_the_store(bench, monkey
         monkeypatch.setattr(bench.store.log, "begin_incarnation", lambda *_, **__: away())
         return failed(error=error)
 
-    run = bench.run(ends, "lives", max_failed_epochs=0, store_patience="1 hour")
+    run = bench.run(ends, "running", max_failed_epochs=0, store_patience="1 hour")
     outage = eventually(lambda: (run.lastProgress or {}).get("outage"), "outage")
     assert outage["condition"] == "CKPT_STORE_UNREACHABLE"
     monkeypatch.undo()
     monkeypatch.setattr(
         supervisor_module, "SparkIncarnation", lambda plan, point, *_: FakeIncarnation(bench, plan, point)
     )
-    eventually(lambda: len(bench.lives) == 2, "the next life")
+    eventually(lambda: len(bench.incarnations) == 2, "the next incarnation")
     assert log_state().incarnation == 2
     assert run.stop(WAIT_S)
 
 
-class Told(RunListener):
+class OutageListener(RunListener):
     def __init__(self):
         self.outages = []
 
@@ -218,13 +218,13 @@ class Told(RunListener):
         self.outages.append(event)
 
 
-def test_an_outage_is_told_in_progress_and_to_listeners_until_it_is_over(bench):
-    over, told = threading.Event(), Told()
-    bench.endings, bench.beginnings = [failed(error=StoreFull("no space left")), "lives"], [None, over]
-    run = Run.start(bench.plan(store_patience="1 hour"), "latest", False, [told])
+def test_an_outage_is_in_progress_and_events_until_it_is_over(bench):
+    over, listener = threading.Event(), OutageListener()
+    bench.endings, bench.beginnings = [failed(error=StoreFull("no space left")), "running"], [None, over]
+    run = Run.start(bench.plan(store_patience="1 hour"), "latest", False, [listener])
     outage = eventually(lambda: (run.lastProgress or {}).get("outage"), "outage in progress")
     assert (outage["condition"], outage["patience_ms"], outage["attempt"]) == ("CKPT_STORE_FULL", 3_600_000, 1)
-    assert [(event.job, event.condition) for event in told.outages] == [(JOB, "CKPT_STORE_FULL")]
+    assert [(event.job, event.condition) for event in listener.outages] == [(JOB, "CKPT_STORE_FULL")]
     over.set()
     eventually(lambda: run.lastProgress is None, "the end of the outage")
     assert run.stop(WAIT_S)
@@ -244,13 +244,13 @@ def test_a_stop_during_an_outage_ends_within_its_bound_and_says_why(bench, monke
 
 def test_a_stop_as_the_store_comes_back_takes_its_final_epoch(bench, monkeypatch):
     monkeypatch.setattr(supervisor_module, "PAUSE_S", 10_000.0)
-    run = bench.run(failed(error=StoreFull("no space left")), "lives")
+    run = bench.run(failed(error=StoreFull("no space left")), "running")
     eventually(lambda: run.lastProgress, "outage")
     assert run.stop(WAIT_S)
-    assert bench.lives[1].asked.is_set()
+    assert bench.incarnations[1].asked.is_set()
 
 
-def test_whatever_library_finds_the_disk_full_at_the_start_it_is_raised_as_full(bench):
+def test_a_full_disk_at_the_start_raises_store_full_for_every_library(bench):
     with pytest.raises(StoreFull) as caught:
         bench.run(beginnings=[OSError(28, "No space left on device", "/cache")])
     assert caught.value.context["location"] == "/cache"
@@ -260,29 +260,29 @@ def test_whatever_library_finds_the_disk_full_at_the_start_it_is_raised_as_full(
 
 
 def test_a_signal_takes_a_final_epoch(bench):
-    run = bench.run("lives")
+    run = bench.run("running")
     run.stop_for_signal("SIGTERM")
-    assert (run.isActive, run.exception(), bench.lives[0].abandoned) == (False, None, False)
+    assert (run.isActive, run.exception(), bench.incarnations[0].abandoned) == (False, None, False)
 
 
 @pytest.mark.parametrize("has_drained", [False, True])
 def test_a_drain_that_a_signal_ends_early_is_an_error(bench, has_drained):
     bench.has_drained = has_drained
-    run = bench.run("lives", drain=True)
+    run = bench.run("running", drain=True)
     run.stop_for_signal("SIGTERM")
     assert type(run.exception()) is (type(None) if has_drained else DrainStopped)
-    assert not bench.lives[0].abandoned
+    assert not bench.incarnations[0].abandoned
 
 
 def test_a_drain_that_its_program_stops_is_no_error(bench):
-    run = bench.run("lives", drain=True)
+    run = bench.run("running", drain=True)
     assert run.stop(WAIT_S)
     assert run.exception() is None
 
 
-def test_a_failure_is_told_rather_than_the_signal_that_came_with_it(bench):
+def test_a_failure_is_raised_rather_than_the_signal_that_came_with_it(bench):
     error = EpochDamaged("file gone")
-    run = bench.run(lambda: failed(error=error) if bench.lives[0].asked.wait(WAIT_S) else None, drain=True)
+    run = bench.run(lambda: failed(error=error) if bench.incarnations[0].asked.wait(WAIT_S) else None, drain=True)
     run.stop_for_signal("SIGTERM")
     assert run.exception() is error
 
@@ -295,7 +295,7 @@ def test_a_signal_ends_a_run_that_takes_no_final_epoch_within_its_bound(bench):
         return STOPPED
 
     run = bench.run(hanging, stop_timeout="50 ms")
-    bench.lives[0].abandon = lambda close_within_s: hangs.set()
+    bench.incarnations[0].abandon = lambda close_within_s: hangs.set()
     run.stop_for_signal("SIGTERM")
     with pytest.raises(StopTimedOut, match="SIGTERM"):
         run.awaitTermination(WAIT_S)
@@ -305,44 +305,44 @@ def test_a_signal_ends_even_a_run_that_cannot_close(bench, monkeypatch):
     monkeypatch.setattr(run_module, "CLOSE_S", 0.05)
     never = threading.Event()
     run = bench.run(lambda: STOPPED if never.wait(WAIT_S) else None, stop_timeout="50 ms")
-    bench.lives[0].abandon = lambda close_within_s: None
+    bench.incarnations[0].abandon = lambda close_within_s: None
     run.stop_for_signal("SIGTERM")
     assert not run.isActive
     assert type(run.exception()) is StopTimedOut
     never.set()
 
 
-def test_a_run_knows_whether_its_program_looks_at_it(bench):
-    run = bench.run("lives")
+def test_a_run_records_that_its_program_polls_it(bench):
+    run = bench.run("running")
     assert not run.notices_its_end
     assert run.isActive
     assert run.notices_its_end
     run.stop(WAIT_S)
 
 
-def test_what_is_wrong_at_the_start_is_raised_by_start_and_frees_the_lease(bench):
+def test_an_error_at_the_start_is_raised_by_start_and_frees_the_lease(bench):
     with pytest.raises(StoreUnreachable):
         bench.run(beginnings=[StoreUnreachable("timeout")])
     assert [type(ending.error) for ending in bench.closed] == [StoreUnreachable]
     assert bench.store.reopened().log.state().lease_expires_ms == 0
 
 
-def test_a_stop_during_the_pause_starts_one_more_life_to_end_cleanly(bench, monkeypatch):
+def test_a_stop_during_the_pause_starts_one_more_incarnation_to_end_cleanly(bench, monkeypatch):
     monkeypatch.setattr(supervisor_module, "PAUSE_S", 10_000.0)
     run = bench.run(failed())
     eventually(lambda: bench.endings == [], "the first failure")
     assert run.stop(WAIT_S)
     assert run.exception() is None
-    assert len(bench.lives) == 2
-    assert bench.lives[1].asked.is_set()
+    assert len(bench.incarnations) == 2
+    assert bench.incarnations[1].asked.is_set()
 
 
-def test_a_stop_asks_the_life_that_runs(bench):
-    run = bench.run("lives")
+def test_a_stop_is_requested_from_the_running_incarnation(bench):
+    run = bench.run("running")
     assert run.isActive
     assert run.awaitTermination(0.01) is False
     assert run.stop(WAIT_S)
-    assert bench.lives[0].asked.is_set()
+    assert bench.incarnations[0].asked.is_set()
 
 
 # -- the epoch to start from -----------------------------------------------------------------------------------------
@@ -354,7 +354,7 @@ def an_epoch(bench, **fields):
 
 
 def test_a_start_that_cannot_work_leaves_the_log_as_it_was(bench):
-    """A new incarnation on epoch 1 would make it the newest of the lineage, for good."""
+    """A new incarnation on epoch 1 would make it the newest of the lineage, permanently."""
     an_epoch(bench)
     before = bench.store.reopened().log.state()
     with pytest.raises(GraphInvalid, match="in"):
@@ -363,11 +363,11 @@ def test_a_start_that_cannot_work_leaves_the_log_as_it_was(bench):
     assert (after.latest, after.incarnation) == (before.latest, before.incarnation) == (2, 2)
 
 
-def test_restoring_an_epoch_starts_there_and_the_next_life_goes_on_from_there(bench):
+def test_later_incarnations_continue_from_the_restored_epoch(bench):
     an_epoch(bench)
     run = bench.run(failed(), STOPPED, restore=1)
     assert ended(run) is None
-    assert [life.base for life in bench.lives] == [1, 1]
+    assert [each.base for each in bench.incarnations] == [1, 1]
 
 
 def test_an_operator_that_is_gone_or_renamed_is_refused_by_name(bench):
@@ -408,7 +408,7 @@ def test_state_columns_may_be_added_at_the_end_and_nothing_else(bench, key, stat
     assert error is None
 
 
-def test_a_sink_that_is_still_owed_rows_cannot_be_dropped(bench):
+def test_a_sink_with_unpublished_epochs_cannot_be_dropped(bench):
     an_epoch(bench, outputs={"out": StagedOutput(sink="out"), "other": StagedOutput(sink="other")})
     with pytest.raises(GraphInvalid, match="other") as refused:
         bench.run()
@@ -432,25 +432,25 @@ def in_background(call):
     return thread, found
 
 
-def test_a_savepoint_is_asked_of_the_life_that_runs_and_its_epoch_is_returned(bench):
+def test_a_savepoint_is_requested_from_the_running_incarnation_and_returns_its_epoch(bench):
     bench.decide(1)
-    run = bench.run("lives")
+    run = bench.run("running")
     thread, found = in_background(lambda: run.savepoint("named"))
-    eventually(lambda: bench.lives[0].savepoints == ["named"], "request")
+    eventually(lambda: bench.incarnations[0].savepoints == ["named"], "request")
     bench.store.reopened().log.add_savepoint("named", 1)
     thread.join(WAIT_S)
     assert found == [1]
     run.stop(WAIT_S)
 
 
-def test_a_savepoint_is_asked_for_again_when_the_life_ended_without_it(bench):
+def test_a_savepoint_is_requested_again_when_the_incarnation_ended_without_it(bench):
     bench.decide(1)
     dies = threading.Event()
-    run = bench.run(lambda: failed() if dies.wait(WAIT_S) else None, "lives")
+    run = bench.run(lambda: failed() if dies.wait(WAIT_S) else None, "running")
     thread, found = in_background(lambda: run.savepoint("named"))
-    eventually(lambda: bench.lives[0].savepoints == ["named"], "first request")
+    eventually(lambda: bench.incarnations[0].savepoints == ["named"], "first request")
     dies.set()
-    eventually(lambda: [life.savepoints for life in bench.lives] == [["named"]] * 2, "second request")
+    eventually(lambda: [each.savepoints for each in bench.incarnations] == [["named"]] * 2, "second request")
     bench.store.reopened().log.add_savepoint("named", 1)
     thread.join(WAIT_S)
     assert found == [1]
@@ -460,15 +460,15 @@ def test_a_savepoint_is_asked_for_again_when_the_life_ended_without_it(bench):
 
 @pytest.mark.parametrize("name", ["latest", "42", "../x", ""])
 def test_a_name_that_would_be_taken_for_something_else_is_refused_at_once(bench, name):
-    run = bench.run("lives")
+    run = bench.run("running")
     with pytest.raises(ConfigInvalid):
         run.savepoint(name)
-    assert bench.lives[0].savepoints == []
+    assert bench.incarnations[0].savepoints == []
     run.stop(WAIT_S)
 
 
-def test_a_savepoint_that_is_not_taken_in_time_says_so(bench):
-    run = bench.run("lives")
+def test_a_savepoint_that_is_not_taken_in_time_raises_a_timeout(bench):
+    run = bench.run("running")
     with pytest.raises(EpochTimedOut):
         run.savepoint("named", timeout=0.05)
     run.stop(WAIT_S)
@@ -477,18 +477,18 @@ def test_a_savepoint_that_is_not_taken_in_time_says_so(bench):
 def test_a_savepoint_that_exists_is_refused(bench):
     bench.decide(1)
     bench.store.reopened().log.add_savepoint("named", 1)
-    run = bench.run("lives")
+    run = bench.run("running")
     with pytest.raises(ConfigInvalid, match="already"):
         run.savepoint("named")
     run.stop(WAIT_S)
 
 
 def test_a_savepoint_that_a_stop_takes_with_its_final_epoch_is_returned(bench, monkeypatch):
-    """The log gets it between the look of the one who waits and the end, so only a look after the end finds it."""
+    """The log gets it between the caller's last check and the end, so only a check after the end finds it."""
     bench.decide(1)
 
     def final():
-        eventually(lambda: bench.lives[0].savepoints == ["named"], "request")
+        eventually(lambda: bench.incarnations[0].savepoints == ["named"], "request")
         bench.store.reopened().log.add_savepoint("named", 1)
         return STOPPED
 
@@ -497,10 +497,10 @@ def test_a_savepoint_that_a_stop_takes_with_its_final_epoch_is_returned(bench, m
     assert run.savepoint("named") == 1
 
 
-def test_a_run_that_ends_before_the_savepoint_says_so(bench):
-    run = bench.run("lives")
+def test_a_run_that_ends_before_the_savepoint_raises_an_error(bench):
+    run = bench.run("running")
     thread, found = in_background(lambda: run.savepoint("named"))
-    eventually(lambda: bench.lives[0].savepoints == ["named"], "request")
+    eventually(lambda: bench.incarnations[0].savepoints == ["named"], "request")
     run.stop(WAIT_S)
     thread.join(WAIT_S)
     assert type(found[0]) is RunFailed

@@ -1,4 +1,4 @@
-"""State files that the key groups of a task share: their readers see the state of a dict, whatever the tasks are."""
+"""Readers of state files that the key groups of a task share see the state of a dict, for every number of tasks."""
 
 import random
 from zlib import crc32
@@ -30,7 +30,7 @@ class TaskFailed(Exception):
 
 
 class Job:
-    """One operator: its key groups in tasks, the driver's rules about its files, and a dict of what it must hold."""
+    """One operator: its key groups in tasks, the driver's rules for its files, and a dict with the expected state."""
 
     def __init__(self, folder, after=2):
         self.folder, self.after = folder, after
@@ -40,7 +40,7 @@ class Job:
         self.begin(tasks=1)
 
     def begin(self, tasks):
-        """Another incarnation, with so many tasks."""
+        """Begin another incarnation with this number of tasks."""
         self.tasks, self.incarnation = tasks, self.incarnation + 1
         cache = LevelCache(self.folder / f"cache{self.incarnation}", self.location, SCHEMA, opened=OpenLevels())
         restored = {
@@ -52,7 +52,7 @@ class Job:
         self.cache, self.held = cache, {number: group.encode() for number, group in restored.items()}
 
     def run(self, changes, wrong=None, asked=None, missed=()):
-        """An epoch with these changes; None deletes a key. `wrong`: what a first attempt of each task holds, which fails.
+        """Run an epoch with these changes; None deletes a key. `wrong`: rows of a first attempt of each task, which fails.
 
         `asked`: the text of its marker, if the rules wrote it earlier. `missed`: tasks that do not get the marker.
         """
@@ -99,7 +99,7 @@ class Job:
         return distinct(file for chain in self.builder.chains.values() for file in chain)
 
     def table(self):
-        """The state as readers of the operator's table see it: the newest row of every key in its files."""
+        """Return the state as readers of the operator's table see it: the newest row of every key in its files."""
         whole = [self.location.read_committed(file, file.rows, epoch=file.epoch, operator="op") for file in self.files]
         snapshot = OperatorSnapshot(
             operator="op", key_groups=GROUPS, key_schema="k STRING", state_schema="v BIGINT, s STRING"
@@ -107,14 +107,14 @@ class Job:
         return {row["k"]: row["v"] for row in newest_rows(whole, snapshot).to_pylist()}
 
     def restored(self):
-        """The state as an incarnation restores it from ranges."""
+        """Return the state as an incarnation restores it from ranges."""
         self.begin(self.tasks)
         groups = [KeyGroupState.decode(held, SCHEMA, self.cache, number) for number, held in self.held.items()]
         return {key: value for group in groups for key, value in values_in(group, NAMES).items()}
 
 
 def live(folder, seed=0, epochs=60):
-    """Epochs with deletions, failed attempts and changing numbers of tasks; readers see the dict after each."""
+    """Run epochs with deletions, failed attempts and changing numbers of tasks; readers see the dict after each."""
     rng, job = random.Random(seed), Job(folder)
     for epoch in range(epochs):
         if epoch % 12 == 11:
@@ -164,7 +164,7 @@ def test_a_range_is_verified_by_its_own_digest_before_it_is_decoded(tmp_path):
 
 
 def each_key_group_alone(monkeypatch, folder):
-    """Full snapshots by key group: older files stay, with keys that the full one has left out."""
+    """Take full snapshots by key group: older files stay, with keys that the full one has left out."""
 
     def alone(files):
         return [(frozenset({group}), [each for each in files if group in each.key_groups]) for group in range(GROUPS)]
@@ -201,7 +201,7 @@ def the_report_comes_before_the_file(monkeypatch, folder):
         (the_report_comes_before_the_file, EpochDamaged),
     ],
 )
-def test_a_planted_bug_in_how_files_are_shared_is_caught(tmp_path, monkeypatch, plant, verdict):
+def test_a_planted_bug_in_sharing_files_is_found(tmp_path, monkeypatch, plant, verdict):
     plant(monkeypatch, tmp_path)
     with pytest.raises(verdict):
         live(tmp_path)
@@ -250,7 +250,7 @@ def test_the_text_of_a_marker_asks_exactly_the_groups_of_each_operator():
         assert found == {**wanted, "none": set()}
 
 
-def test_a_marker_that_asks_twenty_thousand_key_groups_is_small():
+def test_a_marker_for_twenty_thousand_key_groups_is_small():
     assert len(asking({"op": frozenset(range(20_000))})) < 6_000
 
 
@@ -284,7 +284,7 @@ def test_a_deleted_key_stays_deleted_although_tasks_missed_the_barrier_that_aske
     assert job.restored() == job.model
 
 
-def test_no_full_snapshots_are_asked_for_while_a_barrier_is_on_its_way():
+def test_no_full_snapshot_is_requested_while_a_barrier_is_on_its_way():
     """It may bring files that connect other key groups."""
     operator = OperatorShape("op", "k string", "v bigint", GROUPS)
     cut = Cut(JobShape("job", ("in",), {}, (operator,), Limits(full_after_files=2)), EMPTY, {})

@@ -13,13 +13,13 @@ from tests.runtime.test_packing import rows_of
 def test_every_task_gets_as_many_key_groups_as_any_other_or_one_less(key_groups, tasks):
     keys = shuffle_keys(key_groups, tasks)
     assert len(set(keys)) == key_groups
-    dealt = Counter(task_of(key, tasks) for key in keys)
-    assert max(dealt.values()) - min(dealt[task] for task in range(tasks)) <= 1
+    groups_of_task = Counter(task_of(key, tasks) for key in keys)
+    assert max(groups_of_task.values()) - min(groups_of_task[task] for task in range(tasks)) <= 1
 
 
-def test_the_numbers_of_key_groups_themselves_are_dealt_unevenly():
-    dealt = Counter(task_of(group, 8) for group in range(64))
-    assert (min(dealt.values()), max(dealt.values())) == (5, 12)
+def test_plain_key_group_numbers_would_be_distributed_unevenly():
+    groups_of_task = Counter(task_of(group, 8) for group in range(64))
+    assert (min(groups_of_task.values()), max(groups_of_task.values())) == (5, 12)
 
 
 def test_the_hash_is_sparks():

@@ -1,4 +1,4 @@
-"""A job whose sink has what its store never decided is refused before it decides anything."""
+"""A job whose sink has epochs that its store never committed is refused before its first commit."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.store import Store
 
 
-class RememberingSink(FakeSink):
-    """Its marker is the decision it was told last."""
+class MarkedSink(FakeSink):
+    """A sink whose marker names the given epoch."""
 
     def __init__(self, marker: PublishedEpoch | None = None) -> None:
         super().__init__()
@@ -43,8 +43,8 @@ def bound(sink: FakeSink) -> list[SinkBinding]:
     return [SinkBinding("out", sink, SourceNode("in", FakeSource(), SCHEMA), SCHEMA)]  # type: ignore[arg-type, list-item]
 
 
-def decided(folder: Path, attempt: str) -> Manifest:
-    """One more epoch, by a driver of its own."""
+def commit(folder: Path, attempt: str) -> Manifest:
+    """Commit one more epoch, by its own driver."""
     log = Store.open(str(folder), JOB).log
     point = log.begin_incarnation(current_holder(JOB), takeover=True)
     manifest = Manifest(
@@ -56,10 +56,10 @@ def decided(folder: Path, attempt: str) -> Manifest:
     return manifest
 
 
-def test_a_store_restored_from_an_older_backup_is_refused_before_it_decides_anything(tmp_path: Path) -> None:
-    decided(tmp_path / "store", "first")
+def test_a_store_restored_from_an_older_backup_is_refused_before_a_commit(tmp_path: Path) -> None:
+    commit(tmp_path / "store", "first")
     shutil.copytree(tmp_path / "store", tmp_path / "backup")
-    sink = RememberingSink(marker(decided(tmp_path / "store", "second")))
+    sink = MarkedSink(marker(commit(tmp_path / "store", "second")))
     refuse_newer_sinks(bound(sink), Store.open(str(tmp_path / "store"), JOB))
 
     restored = Store.open(str(tmp_path / "backup"), JOB)
@@ -70,11 +70,11 @@ def test_a_store_restored_from_an_older_backup_is_refused_before_it_decides_anyt
     assert f"accept-loss {restored.location.uri} --epoch 2 --incarnation 2" in caught.value.hint
 
 
-def test_all_sinks_that_are_ahead_are_named_and_one_command_accepts_what_they_have(tmp_path: Path) -> None:
-    decided(tmp_path / "store", "first")
+def test_the_error_names_all_sinks_ahead_of_the_store_and_one_command_accepts_them(tmp_path: Path) -> None:
+    commit(tmp_path / "store", "first")
     shutil.copytree(tmp_path / "store", tmp_path / "backup")
-    second, third = (marker(decided(tmp_path / "store", attempt)) for attempt in ("second", "third"))
-    sinks = {"out": RememberingSink(second), "tap": RememberingSink(third), "new": RememberingSink()}
+    second, third = (marker(commit(tmp_path / "store", attempt)) for attempt in ("second", "third"))
+    sinks = {"out": MarkedSink(second), "tap": MarkedSink(third), "new": MarkedSink()}
     bindings = [replace(each, name=name) for name, sink in sinks.items() for each in bound(sink)]
     restored = Store.open(str(tmp_path / "backup"), JOB)
 
@@ -89,11 +89,11 @@ def test_all_sinks_that_are_ahead_are_named_and_one_command_accepts_what_they_ha
     refuse_newer_sinks(bindings, restored)
 
 
-def test_an_epoch_whose_number_was_given_again_is_not_taken_for_the_first(tmp_path: Path) -> None:
-    decided(tmp_path / "store", "first")
+def test_another_epoch_with_the_same_number_is_not_taken_for_the_first(tmp_path: Path) -> None:
+    commit(tmp_path / "store", "first")
     shutil.copytree(tmp_path / "store", tmp_path / "backup")
-    sink = RememberingSink(marker(decided(tmp_path / "store", "second")))
-    decided(tmp_path / "backup", "another")
+    sink = MarkedSink(marker(commit(tmp_path / "store", "second")))
+    commit(tmp_path / "backup", "another")
 
     with pytest.raises(PublishConflict, match="another epoch 2 than the log"):
         refuse_newer_sinks(bound(sink), Store.open(str(tmp_path / "backup"), JOB))
@@ -103,36 +103,38 @@ def test_an_epoch_whose_number_was_given_again_is_not_taken_for_the_first(tmp_pa
     ("epoch", "incarnation", "last", "newest", "ahead"),
     [(5, 2, 5, 2, False), (4, 2, 5, 3, False), (5, 0, 5, 1, False), (6, 2, 5, 2, True), (5, 3, 5, 2, True)],
 )
-def test_what_counts_as_ahead(epoch: int, incarnation: int, last: int, newest: int, ahead: bool) -> None:
-    told = PublishedEpoch(Epoch(epoch), Incarnation(incarnation), lambda name: False)
-    assert bool(beyond(told, replace(LogState(), last=last, incarnation=newest))) is ahead
+def test_a_sink_is_ahead_by_epoch_incarnation_and_attempt(
+    epoch: int, incarnation: int, last: int, newest: int, ahead: bool
+) -> None:
+    published = PublishedEpoch(Epoch(epoch), Incarnation(incarnation), lambda name: False)
+    assert bool(beyond(published, replace(LogState(), last=last, incarnation=newest))) is ahead
 
 
 def test_a_sink_that_has_nothing_or_cannot_say_is_not_ahead(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"), JOB)
-    refuse_newer_sinks(bound(RememberingSink()), store)
+    refuse_newer_sinks(bound(MarkedSink()), store)
     refuse_newer_sinks(bound(FakeSink()), store)
 
 
-def test_a_job_whose_loss_is_accepted_goes_on_above_what_its_sinks_have(tmp_path: Path) -> None:
-    decided(tmp_path / "store", "first")
+def test_a_job_whose_loss_is_accepted_continues_after_its_sinks_epochs(tmp_path: Path) -> None:
+    commit(tmp_path / "store", "first")
     shutil.copytree(tmp_path / "store", tmp_path / "backup")
     for attempt in ("second", "third"):
-        newest = decided(tmp_path / "store", attempt)
+        newest = commit(tmp_path / "store", attempt)
     log = Store.open(str(tmp_path / "backup"), JOB).log
     log.release(1)
 
     assert list(log.accept_loss(newest.epoch, newest.incarnation)) == [2, 3]
     assert list(log.accept_loss(newest.epoch, newest.incarnation)) == []
 
-    refuse_newer_sinks(bound(RememberingSink(marker(newest))), Store.open(str(tmp_path / "backup"), JOB))
+    refuse_newer_sinks(bound(MarkedSink(marker(newest))), Store.open(str(tmp_path / "backup"), JOB))
     point = log.begin_incarnation(current_holder(JOB))
     assert (point.incarnation, point.manifest.epoch, point.last) == (4, 1, 3)
     assert point.dropped == {"out": [2, 3]}
 
 
 def test_a_loss_is_not_accepted_under_a_running_driver(tmp_path: Path) -> None:
-    decided(tmp_path / "store", "first")
+    commit(tmp_path / "store", "first")
     held = Store.open(str(tmp_path / "store"), JOB).log
     with pytest.raises(StoreInUse):
         held.accept_loss(5, 5)

@@ -1,4 +1,4 @@
-"""A source that becomes another one while the job runs: no epoch with its rows is committed."""
+"""No epoch is committed with rows of a source that was replaced while the job runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OLD, NEW = {"kind": "kafka", "topic a": "1"}, {"kind": "kafka", "topic a": "2"}
 
 
 class Renewable(FakeSource):
-    """Says `parts`, or raises what is in `script`, one per question."""
+    """A source whose identity is `parts`, or that raises the next entry of `script`."""
 
     def __init__(self) -> None:
         self.parts = OLD
@@ -42,7 +42,7 @@ class Watched(Bench):
         return plan
 
     def running(self):
-        return self.born(standing=Standing({"in": OLD}))
+        return self.begin(standing=Standing({"in": OLD}))
 
 
 @pytest.fixture
@@ -52,14 +52,14 @@ def bench(tmp_path, monkeypatch):
 
 
 def test_an_epoch_whose_rows_come_from_another_topic_is_not_committed(bench):
-    life = bench.running()
-    life.life.request_savepoint("s")
-    life.epoch(2, 1)
-    life.life.request_savepoint("t")
-    life.barrier(3)
+    incarnation = bench.running()
+    incarnation.driver.request_savepoint("s")
+    incarnation.epoch(2, 1)
+    incarnation.driver.request_savepoint("t")
+    incarnation.barrier(3)
     bench.source.parts = NEW
-    life.batch(2)
-    error = life.ended().error
+    incarnation.batch(2)
+    error = incarnation.ended().error
     assert (type(error), error.retriable) == (IdentityChanged, False)
     assert error.context == {"recorded": "kind kafka, topic a 1", "found": "kind kafka, topic a 2"}
     assert "accept_new_source='in'" in error.hint
@@ -67,70 +67,70 @@ def test_an_epoch_whose_rows_come_from_another_topic_is_not_committed(bench):
     assert bench.sink.rows == [1]
 
 
-def test_the_start_of_a_topic_that_was_made_again_meanwhile_is_not_committed_under_the_old_identity(bench):
+def test_the_start_of_a_re_created_topic_is_not_committed_under_the_old_identity(bench):
     bench.source.parts = NEW
     with pytest.raises(IdentityChanged):
         bench.running()
     assert bench.manifests() == []
 
 
-def test_an_idle_job_notices_that_its_topic_is_another_one(bench, monkeypatch):
+def test_an_idle_job_notices_that_its_topic_was_replaced(bench, monkeypatch):
     monkeypatch.setattr(source_watch, "LOOK_EVERY_S", 0.02)
-    life = bench.running()
+    incarnation = bench.running()
     bench.source.parts = NEW
-    assert type(life.ended().error) is IdentityChanged
+    assert type(incarnation.ended().error) is IdentityChanged
 
 
 def test_a_topic_that_appears_while_the_job_runs_is_recorded_and_from_then_on_compared(bench):
-    life = bench.running()
+    incarnation = bench.running()
     bench.source.parts = OLD | {"topic b": "7"}
-    life.life.request_savepoint("s")
-    life.epoch(2, 1)
+    incarnation.driver.request_savepoint("s")
+    incarnation.epoch(2, 1)
     assert [each.source_identities["in"] for each in bench.manifests()] == [OLD, OLD | {"topic b": "7"}]
     bench.source.parts = OLD | {"topic b": "8"}
-    life.life.request_savepoint("t")
-    life.barrier(3)
-    life.batch(2)
-    assert type(life.ended().error) is IdentityChanged
+    incarnation.driver.request_savepoint("t")
+    incarnation.barrier(3)
+    incarnation.batch(2)
+    assert type(incarnation.ended().error) is IdentityChanged
 
 
 def test_a_topic_that_a_starting_broker_does_not_list_yet_ends_nothing(bench):
-    life = bench.running()
+    incarnation = bench.running()
     bench.source.script = [SourceInvalid("starting")]
-    life.life.request_savepoint("s")
-    life.epoch(2, 1)
-    assert life.stopped().outcome is Outcome.STOPPED
+    incarnation.driver.request_savepoint("s")
+    incarnation.epoch(2, 1)
+    assert incarnation.stopped().outcome is Outcome.STOPPED
 
 
 def test_a_source_that_does_not_answer_leaves_the_epoch_to_the_next_incarnation(bench):
-    life = bench.running()
+    incarnation = bench.running()
     bench.source.script = [SourceInvalid("no broker")] * 3
-    life.life.request_savepoint("s")
-    life.barrier(2)
-    life.batch(1)
-    error = life.ended().error
+    incarnation.driver.request_savepoint("s")
+    incarnation.barrier(2)
+    incarnation.batch(1)
+    error = incarnation.ended().error
     assert (error.condition, error.retriable) == ("CKPT_SOURCE_SILENT", True)
     assert [each.epoch for each in bench.manifests()] == [1]
-    life = bench.running()
-    assert life.stopped(1).outcome is Outcome.STOPPED
+    incarnation = bench.running()
+    assert incarnation.stopped(1).outcome is Outcome.STOPPED
     assert bench.sink.rows == [1]
 
 
-def test_an_epoch_asks_each_source_once_and_the_connection_is_closed_at_the_end(bench):
-    life = bench.running()
+def test_an_epoch_reads_each_identity_once_and_the_end_closes_the_connection(bench):
+    incarnation = bench.running()
     before = bench.source.asked
-    life.life.request_savepoint("s")
-    life.epoch(2, 1)
-    life.batch(2)
-    life.taken_in()
+    incarnation.driver.request_savepoint("s")
+    incarnation.epoch(2, 1)
+    incarnation.batch(2)
+    incarnation.taken_in()
     assert bench.source.asked == before + 1
-    life.stopped()
+    incarnation.stopped()
     assert bench.source.disconnected == 1
 
 
 def test_the_watch_survives_a_source_that_raises_anything(bench, monkeypatch):
     monkeypatch.setattr(source_watch, "LOOK_EVERY_S", 0.01)
-    life = bench.running()
+    incarnation = bench.running()
     bench.source.script = [RunFailed("x"), ValueError("y")]
     eventually(lambda: not bench.source.script, "both questions")
-    assert life.stopped(1).outcome is Outcome.STOPPED
+    assert incarnation.stopped(1).outcome is Outcome.STOPPED

@@ -1,4 +1,4 @@
-"""How the rows of a stage without an operator reach the staged files."""
+"""Rows of a stage without an operator are joined into tables for the staged files."""
 
 import pyarrow as pa
 
@@ -15,7 +15,7 @@ def test_small_batches_become_one_table_in_their_order():
     assert [table["v"].to_pylist() for table in tables] == [[1, 2, 3]]
 
 
-def test_a_table_is_handed_on_as_soon_as_it_fills_a_row_group():
+def test_a_table_is_passed_on_as_soon_as_it_fills_a_row_group():
     half = batch([0] * (ROWS_PER_WRITE // 2))
     assert [table.num_rows for table in large_tables(iter([half] * 3))] == [ROWS_PER_WRITE, ROWS_PER_WRITE // 2]
 

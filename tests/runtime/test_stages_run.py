@@ -1,4 +1,4 @@
-"""Stages of one process: failures, drains and restarts, with runs of a test."""
+"""Stages of one process: failures, drains and restarts, with fake runs."""
 
 import logging
 import threading
@@ -22,7 +22,7 @@ from spark_ckpt.store.store import Store
 
 
 class FakeRun:
-    """A run that ends when it is told to."""
+    """A run that ends on request."""
 
     def __init__(self, listeners):
         self.listeners = listeners
@@ -52,7 +52,7 @@ def stores(tmp_path: Path):
 
 
 class FakePage:
-    """A page that says when it is served."""
+    """A page that records that it is served."""
 
     def __init__(self):
         self.is_served = None
@@ -64,7 +64,7 @@ class FakePage:
         self.is_served = False
 
 
-def started(stores, available_now=False, beside=(), **instead):
+def started(stores, available_now=False, companions=(), **instead):
     runs = {}
 
     def starting(name):
@@ -76,10 +76,10 @@ def started(stores, available_now=False, beside=(), **instead):
 
         return start
 
-    return StagesRun.start("job", stores, {name: starting(name) for name in stores}, available_now, beside), runs
+    return StagesRun.start("job", stores, {name: starting(name) for name in stores}, available_now, companions), runs
 
 
-def test_the_other_stages_stop_when_one_gives_up(stores):
+def test_the_other_stages_stop_when_one_fails_for_good(stores):
     run, runs = started(stores)
     runs["second"].fail(RunFailed("three times in a row"))
     with pytest.raises(RunFailed, match="three times in a row") as failed:
@@ -91,7 +91,7 @@ def test_the_other_stages_stop_when_one_gives_up(stores):
 
 def test_the_page_is_served_until_the_last_stage_of_a_drain_has_ended(stores):
     page = FakePage()
-    run, runs = started(stores, available_now=True, beside=[page])
+    run, runs = started(stores, available_now=True, companions=[page])
     for name, following in (("first", "second"), ("second", "third")):
         runs[name].has_ended = True
         while following not in run.stages:
@@ -105,7 +105,7 @@ def test_the_page_is_served_until_the_last_stage_of_a_drain_has_ended(stores):
 def test_no_page_is_left_when_a_stage_does_not_start(stores):
     page = FakePage()
     with pytest.raises(StoreForeign):
-        started(stores, beside=[page], second=StoreForeign("another job's"))
+        started(stores, companions=[page], second=StoreForeign("another job's"))
     assert page.is_served is False
 
 
@@ -188,7 +188,7 @@ def test_each_stage_stops_when_a_later_one_cannot_start_whatever_the_others_end_
 
 
 def test_a_stop_reaches_the_stage_of_a_drain_that_is_just_starting(stores):
-    starts_now, goes_on, runs = threading.Event(), threading.Event(), {}
+    starts_now, resume, runs = threading.Event(), threading.Event(), {}
 
     def first(listeners):
         runs["first"] = FakeRun(listeners)
@@ -196,7 +196,7 @@ def test_a_stop_reaches_the_stage_of_a_drain_that_is_just_starting(stores):
 
     def second(listeners):
         starts_now.set()
-        assert goes_on.wait(30)
+        assert resume.wait(30)
         runs["second"] = FakeRun(listeners)
         return runs["second"]
 
@@ -204,12 +204,12 @@ def test_a_stop_reaches_the_stage_of_a_drain_that_is_just_starting(stores):
     runs["first"].has_ended = True
     assert starts_now.wait(30)
     assert not run.stop(0.01)
-    goes_on.set()
+    resume.set()
     assert run.awaitTermination(30)
     assert runs["second"].has_ended
 
 
-def test_a_program_may_look_at_its_stages_while_the_next_one_starts(stores):
+def test_a_program_may_read_its_stages_while_the_next_one_starts(stores):
     run, runs = started(stores, available_now=True)
 
     class EndsAsItIsLookedAt(FakeRun):
@@ -225,7 +225,7 @@ def test_a_program_may_look_at_its_stages_while_the_next_one_starts(stores):
     assert run.stop(30)
 
 
-def test_a_restart_names_the_stages_that_went_on(stores, caplog):
+def test_a_restart_logs_the_stages_that_kept_running(stores, caplog):
     _, runs = started(stores)
     stores["third"].reopened().log.begin_incarnation(current_holder("job.third"), "latest", 60_000)
     [listener] = runs["second"].listeners
@@ -251,7 +251,7 @@ def test_a_first_start_and_a_start_after_a_stop_restart_nothing(stores, caplog):
     assert caplog.messages == []
 
 
-def test_the_sentence_leaves_out_what_is_empty():
+def test_the_log_line_omits_empty_parts():
     assert recovery_text({"a": StageStatus.RESTARTED}) == "restarted: a"
 
 
@@ -291,7 +291,7 @@ def graphs(**senders):
     return {name: StageGraph(name, (), (), {f"from-{each}": each for each in sent}) for name, sent in senders.items()}
 
 
-def test_a_start_that_several_stages_cannot_have_is_refused():
+def test_several_stages_refuse_a_restore_of_one_epoch_and_a_drained_loop():
     chain, loop = graphs(main=[], model=["main"]), graphs(main=["model"], model=["main"])
     with pytest.raises(ConfigInvalid, match="an epoch to restore is one of a single stage"):
         check_stages(chain, chain, Between.INDEPENDENT, True, False)
@@ -301,7 +301,7 @@ def test_a_start_that_several_stages_cannot_have_is_refused():
     check_stages(loop, loop, Between.INDEPENDENT, False, False)
 
 
-def test_a_protocol_of_stages_refuses_what_it_cannot_decide():
+def test_protocols_between_stages_refuse_drains_and_the_aligned_one_also_loops():
     chain, loop = graphs(main=[], model=["main"]), graphs(main=["model"], model=["main"])
     for between in (Between.UNALIGNED, Between.ALIGNED):
         check_stages(chain, chain, between, False, False)

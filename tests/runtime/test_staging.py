@@ -25,7 +25,7 @@ KEYS = ["a", None, "b", "ä", "a", "", None, "c" * 50]
 
 
 class Reported:
-    """Takes the place of the accumulator."""
+    """Replaces the accumulator."""
 
     def __init__(self):
         self.sent = []
@@ -181,7 +181,7 @@ def no_twos(table):
     return RefusedRow(values.index(2), "v", "two is company", "give three") if 2 in values else None
 
 
-def test_a_row_that_the_sink_never_takes_fails_the_task_and_leaves_no_file(tmp_path):
+def test_a_row_that_the_sink_refuses_fails_the_task_and_leaves_no_file(tmp_path):
     with pytest.raises(OutputInvalid, match="'out' takes no row whose column 'v' is 2: two is company") as refused:
         written(tmp_path, rows_of(["a", "b"]), rows_of(["a", "b", "c"]), refuses=no_twos)
     assert files_in(tmp_path) == []
@@ -189,8 +189,7 @@ def test_a_row_that_the_sink_never_takes_fails_the_task_and_leaves_no_file(tmp_p
     assert (refused.value.hint, refused.value.retriable) == ("give three", False)
 
 
-def test_rows_are_judged_as_they_are_staged(tmp_path):
-    """After the cast."""
+def test_rows_are_validated_after_the_cast(tmp_path):
     schema = pa.schema([("v", pa.int32())])
     with pytest.raises(OutputInvalid, match="two is company"):
         written(tmp_path, pa.table({"v": pa.array([2], pa.int64())}), schema=schema, refuses=no_twos)
@@ -249,7 +248,7 @@ def test_a_file_is_invisible_until_the_task_closes_it(tmp_path):
     assert len(files_in(tmp_path)) == 1
 
 
-# -- sinks on the way ---------------------------------------------------------------------------------------------------
+# -- taps: sinks in the middle of the stream -----------------------------------------------------------------------------
 
 
 def batches(*keys, rejected=None):
@@ -257,7 +256,7 @@ def batches(*keys, rejected=None):
     return iter([pa.RecordBatch.from_pydict(columns)])
 
 
-def test_a_sink_on_the_way_gets_the_rows_that_go_on(tmp_path):
+def test_a_tap_stages_the_rows_that_continue(tmp_path):
     reported = Reported()
     passed = list(tapper([stage(tmp_path, "tap")], reported)(batches("a", "b")))
 
@@ -267,7 +266,7 @@ def test_a_sink_on_the_way_gets_the_rows_that_go_on(tmp_path):
     assert read(tmp_path, staged_file(report.body)).column("k").to_pylist() == ["a", "b"]
 
 
-def test_what_could_not_be_parsed_goes_on_and_not_to_a_sink_on_the_way(tmp_path):
+def test_rejected_records_pass_a_tap_without_being_staged(tmp_path):
     reported = Reported()
     (passed,) = tapper([stage(tmp_path, "tap")], reported)(batches("a", "b", rejected=[None, "why"]))
 
@@ -276,7 +275,7 @@ def test_what_could_not_be_parsed_goes_on_and_not_to_a_sink_on_the_way(tmp_path)
     assert read(tmp_path, staged_file(report.body)).to_pydict() == {"k": ["a"]}
 
 
-def test_a_task_that_is_given_up_on_the_way_leaves_no_file(tmp_path):
+def test_a_task_that_is_cancelled_at_a_tap_leaves_no_file(tmp_path):
     reported = Reported()
     passing = tapper([stage(tmp_path, "tap")], reported)(batches("a", "b"))
     next(passing)

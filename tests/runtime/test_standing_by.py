@@ -1,4 +1,4 @@
-"""A run that waits behind another driver: it begins when the log says so, once, and nothing else makes it begin."""
+"""A standby takes over when the log says that the lease is free or silent, once, and for no other reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_ckpt.store.standbys import Standbys
 from spark_ckpt.store.store import Store
 
 FAR_MS = 4_000_000_000_000
-"""In the year 2096: the other host's clock is wrong."""
+"""A time in the year 2096: the other host's clock is wrong."""
 
 
 @pytest.fixture
@@ -37,21 +37,21 @@ def elsewhere(bench):
 
 
 def waiting(bench, *endings, **options):
-    """A standby behind whoever has the job."""
-    run = bench.run(*(endings or ("lives",)), standby=True, local_dir=bench.folder / "local", **options)
+    """Start a standby of the running job."""
+    run = bench.run(*(endings or ("running",)), standby=True, local_dir=bench.folder / "local", **options)
     assert run.isStandby
     return run
 
 
-def led(bench, run):
-    """Wait until it has begun; its first life."""
-    life = eventually(lambda: bench.lives and bench.lives[0], "takeover")
+def taken_over(bench, run):
+    """Wait for the takeover; return the first incarnation."""
+    incarnation = eventually(lambda: bench.incarnations and bench.incarnations[0], "takeover")
     assert not run.isStandby
-    return life
+    return incarnation
 
 
-def test_a_job_that_nobody_has_begins_at_once(bench):
-    run = bench.run("lives", standby=True)
+def test_a_job_without_a_driver_begins_at_once(bench):
+    run = bench.run("running", standby=True)
     assert (run.isStandby, run.incarnation) == (False, 1)
     assert run.stop(WAIT_S)
 
@@ -61,40 +61,40 @@ def test_a_job_whose_driver_died_on_this_host_begins_at_once(bench):
     bench.store.reopened().log.begin_incarnation(
         here.model_copy(update={"pid_start": here.pid_start + 1}), "latest", 600_000
     )
-    run = bench.run("lives", standby=True)
+    run = bench.run("running", standby=True)
     assert (run.isStandby, run.incarnation) == (False, 2)
     assert run.stop(WAIT_S)
 
 
-def test_a_standby_waits_until_the_lease_is_given_up(bench, elsewhere):
+def test_a_standby_waits_until_the_lease_is_released(bench, elsewhere):
     elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
     run = waiting(bench)
     assert not run.awaitTermination(0.05)
-    assert bench.lives == []
+    assert bench.incarnations == []
     elsewhere.release(1)
-    assert led(bench, run).incarnation == 2
+    assert taken_over(bench, run).incarnation == 2
     assert run.stop(WAIT_S)
 
 
 def test_a_silent_driver_is_replaced_by_the_standbys_own_clock(bench, elsewhere):
-    """Its host's clock says that the lease lasts for seventy years."""
+    """The clock of the driver's host says that the lease lasts for seventy years."""
     elsewhere.begin_incarnation(ELSEWHERE, "latest", 400)
     with pytest.raises(StoreInUse):
-        bench.run("lives")
+        bench.run("running")
     run = waiting(bench)
-    assert led(bench, run).incarnation == 2
+    assert taken_over(bench, run).incarnation == 2
     assert run.stop(WAIT_S)
 
 
-def test_a_clock_that_is_behind_does_not_replace_a_driver_that_renews(bench):
-    """Its host's clock says that the lease was over in 1970."""
+def test_a_driver_that_renews_with_a_slow_clock_is_not_replaced(bench):
+    """The clock of the driver's host says that the lease was over in 1970."""
     elsewhere = Store.open(str(bench.folder / "store"), JOB, now_ms=lambda: 1).log
     elsewhere.begin_incarnation(ELSEWHERE, "latest", 30_000)
     run = waiting(bench)
     for seen in range(1, 6):
         elsewhere.renew(1, 30_000)
         eventually(lambda seen=seen: run.lastProgress["standby"]["renewals"] >= seen, "renewal")
-    assert bench.lives == []
+    assert bench.incarnations == []
     assert run.stop(WAIT_S)
 
 
@@ -103,27 +103,27 @@ def test_of_two_standbys_one_begins(bench, elsewhere, monkeypatch, tmp_path):
     other = Bench(tmp_path, monkeypatch)
     both = [(bench, waiting(bench)), (other, waiting(other))]
     elsewhere.release(1)
-    eventually(lambda: bench.lives or other.lives, "takeover")
-    eventually(lambda: sum(run.isStandby for _, run in both) == 1, "the other one goes on waiting")
+    eventually(lambda: bench.incarnations or other.incarnations, "takeover")
+    eventually(lambda: sum(run.isStandby for _, run in both) == 1, "the other one continues to wait")
     assert elsewhere.state().incarnation == 2
     for _, run in both:
         assert run.stop(WAIT_S)
-    assert len(bench.lives) + len(other.lives) == 1
+    assert len(bench.incarnations) + len(other.incarnations) == 1
 
 
-def test_a_standby_that_is_stopped_leaves_nothing_behind(bench, elsewhere):
+def test_a_stopped_standby_removes_its_note_and_folder(bench, elsewhere):
     elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
     run = waiting(bench)
     eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
     (bench.folder / "local" / f"spark-ckpt-{bench.store.id}").mkdir(parents=True)
     assert run.stop(WAIT_S)
-    assert (run.exception(), bench.lives) == (None, [])
+    assert (run.exception(), bench.incarnations) == (None, [])
     assert Standbys(bench.store.location).waiting() == []
     assert list((bench.folder / "local").iterdir()) == []
     assert elsewhere.state().incarnation == 1
 
 
-def test_a_standby_whose_job_does_not_fit_the_store_any_more_says_so_before_it_is_needed(bench, elsewhere):
+def test_a_standby_whose_job_no_longer_fits_the_store_ends_before_a_takeover(bench, elsewhere):
     elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
     run = waiting(bench)
     state = OperatorSnapshot(operator="new", key_groups=1, key_schema="k STRING", state_schema="v BIGINT")
@@ -136,7 +136,7 @@ def test_a_standby_whose_job_does_not_fit_the_store_any_more_says_so_before_it_i
     assert "operator 'new'" in error.what
 
 
-def test_an_outage_of_the_store_ends_no_wait(bench, elsewhere, monkeypatch):
+def test_a_standby_keeps_waiting_during_an_outage_of_the_store(bench, elsewhere, monkeypatch):
     elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
     run = waiting(bench)
     log_state, missed = bench.store.log.state, []
@@ -149,12 +149,12 @@ def test_an_outage_of_the_store_ends_no_wait(bench, elsewhere, monkeypatch):
     eventually(lambda: len(missed) > 3, "attempts")
     monkeypatch.setattr(bench.store.log, "state", log_state)
     elsewhere.release(1)
-    assert led(bench, run).incarnation == 2
+    assert taken_over(bench, run).incarnation == 2
     assert run.stop(WAIT_S)
 
 
-def test_a_takeover_that_another_driver_won_goes_on_waiting(bench, elsewhere, monkeypatch):
-    """Between the look that sees the end and the append, another standby appends its incarnation."""
+def test_a_standby_that_loses_the_takeover_keeps_waiting(bench, elsewhere, monkeypatch):
+    """Between the read that sees the end of the lease and the append, another standby appends its incarnation."""
     elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
     begin = bench.store.log.begin_incarnation
 
@@ -168,23 +168,23 @@ def test_a_takeover_that_another_driver_won_goes_on_waiting(bench, elsewhere, mo
     elsewhere.release(1)
     eventually(lambda: elsewhere.state().incarnation == 2, "the other one's")
     eventually(lambda: run.lastProgress["standby"]["leaseOf"] == 2, "it waits behind that one")
-    assert bench.lives == []
+    assert bench.incarnations == []
     elsewhere.release(2)
-    assert led(bench, run).incarnation == 3
+    assert taken_over(bench, run).incarnation == 3
     assert run.stop(WAIT_S)
 
 
-def test_a_takeover_that_fails_for_now_is_tried_again(bench, elsewhere):
-    """What ended the driver may be felt here, too: a job that runs would begin its next incarnation."""
+def test_a_failed_takeover_is_retried(bench, elsewhere):
+    """The cause of the driver's end may exist here, too: a running job would begin its next incarnation."""
     elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
     run = waiting(bench, beginnings=[SourceSilent("no broker"), QueryFailed("no executors")])
     elsewhere.release(1)
     eventually(lambda: not run.isStandby, "takeover")
-    assert (run.incarnation, len(bench.lives)) == (4, 3)
+    assert (run.incarnation, len(bench.incarnations)) == (4, 3)
     assert run.stop(WAIT_S)
 
 
-def test_a_takeover_that_fails_again_and_again_ends_the_wait(bench, elsewhere):
+def test_repeated_failed_takeovers_end_the_wait(bench, elsewhere):
     elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
     run = waiting(bench, beginnings=[QueryFailed("no executors")] * 9, max_failed_epochs=2)
     elsewhere.release(1)
@@ -194,7 +194,7 @@ def test_a_takeover_that_fails_again_and_again_ends_the_wait(bench, elsewhere):
 
 
 def test_a_standby_waits_until_a_restore_of_several_stores_is_over(bench, elsewhere):
-    """Its command was killed between two stores, and is run again."""
+    """The command was killed between two stores, and is repeated."""
     here = current_holder(f"{RESTORING_LINE}line-20")
     dead = here.model_copy(update={"pid_start": here.pid_start + 1})
     elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
@@ -202,13 +202,13 @@ def test_a_standby_waits_until_a_restore_of_several_stores_is_over(bench, elsewh
     elsewhere.begin_incarnation(dead, "latest", 60_000, takeover=True)
     eventually(lambda: run.lastProgress["standby"]["leaseOf"] == 2, "the restore is seen")
     assert not run.awaitTermination(0.2)
-    assert (run.isStandby, bench.lives) == (True, [])
+    assert (run.isStandby, bench.incarnations) == (True, [])
     elsewhere.release(2)
-    assert led(bench, run).incarnation == 3
+    assert taken_over(bench, run).incarnation == 3
     assert run.stop(WAIT_S)
 
 
-def test_listeners_hear_what_a_standby_does(bench, elsewhere):
+def test_listeners_receive_the_events_of_a_standby(bench, elsewhere):
     heard = []
 
     class Ear(RunListener):
@@ -221,13 +221,13 @@ def test_listeners_hear_what_a_standby_does(bench, elsewhere):
     elsewhere.commit_epoch(Manifest(job=JOB, epoch=1, incarnation=1, attempt="a", created_ms=0, cursors=cursors))
     eventually(lambda: ("follows", 1, 1) in heard, "epoch 1 followed")
     elsewhere.release(1)
-    led(bench, run)
+    taken_over(bench, run)
     assert [what for what, _, _ in heard] == ["waits", "follows", "takes over"]
     assert run.stop(WAIT_S)
 
 
-def test_a_driver_between_two_lives_keeps_its_lease(bench):
-    """Else a standby would take a job whose driver is about to go on, and no failure in a row would ever be counted."""
+def test_a_driver_between_two_incarnations_keeps_its_lease(bench):
+    """Otherwise a standby would take a job whose driver is about to continue, and failures in a row would never be counted."""
     seen = []
     log_state = bench.store.reopened().log.state
 
@@ -241,7 +241,7 @@ def test_a_driver_between_two_lives_keeps_its_lease(bench):
     assert log_state().is_free, "a run that gives up frees it"
 
 
-def test_in_an_outage_a_standby_asks_the_store_no_more_often_than_else(monkeypatch):
+def test_in_an_outage_a_standby_reads_the_store_no_more_often_than_before(monkeypatch):
     asked = []
 
     class Away:

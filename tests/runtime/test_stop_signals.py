@@ -1,4 +1,4 @@
-"""Real signals to real processes: who stops, who is asked next, and with what the process ends."""
+"""Real signals to real processes: they stop the runs, then go back to the program, and set its exit code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ready():
 
 @contextmanager
 def program(text: str, **options):
-    """A program of its own; it has said that it is ready."""
+    """Start a program as a process; wait until it prints "ready"."""
     source = PROGRAM + textwrap.dedent(text)
     process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, **options)
     try:
@@ -55,39 +55,39 @@ def program(text: str, **options):
         process.stdout.close()
 
 
-def said(process) -> list[str]:
-    """Everything it says until it ends."""
+def printed(process) -> list[str]:
+    """Return every line that the process prints until it ends."""
     return process.communicate(timeout=WAIT_S)[0].splitlines()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_program_that_waits_for_its_run_goes_on_after_the_stop_and_chooses_its_exit_code(number):
+def test_a_program_that_waits_for_its_run_continues_after_the_stop_and_chooses_its_exit_code(number):
     with program("run = FakeRun(); stops.listen(run); ready(); run.wait(); print('cleaned up'); sys.exit(7)") as child:
         child.send_signal(number)
-        assert said(child) == [f"stopping for {number.name}", "stopped", "cleaned up"]
+        assert printed(child) == [f"stopping for {number.name}", "stopped", "cleaned up"]
         assert child.returncode == 7
 
 
-def test_a_program_that_never_asks_ends_by_the_signal_after_the_stop():
+def test_a_program_that_never_polls_ends_by_the_signal_after_the_stop():
     with program("stops.listen(FakeRun(noticed=False)); ready(); time.sleep(600)") as child:
         child.send_signal(signal.SIGTERM)
-        assert said(child) == ["stopping for SIGTERM", "stopped"]
+        assert printed(child) == ["stopping for SIGTERM", "stopped"]
         assert child.returncode == -signal.SIGTERM
 
 
 def test_a_signal_that_does_not_wake_the_program_is_sent_again():
     text = """
     kill, sent = os.kill, []
-    def kill_unheard_at_first(pid, number):
+    def kill_ignored_at_first(pid, number):
         sent.append(number)
         if len(sent) > 1:
             kill(pid, number)
-    os.kill = kill_unheard_at_first
+    os.kill = kill_ignored_at_first
     stops.listen(FakeRun(noticed=False)); ready(); time.sleep(600)
     """
     with program(text) as child:
         child.send_signal(signal.SIGTERM)
-        assert said(child) == ["stopping for SIGTERM", "stopped"]
+        assert printed(child) == ["stopping for SIGTERM", "stopped"]
         assert child.returncode == -signal.SIGTERM
 
 
@@ -102,10 +102,10 @@ def test_a_handed_back_signal_reaches_a_programs_own_handler_once():
     """
     with program(text) as child:
         child.send_signal(signal.SIGTERM)
-        assert said(child) == ["stopping for SIGTERM", "stopped", "own handler"]
+        assert printed(child) == ["stopping for SIGTERM", "stopped", "own handler"]
 
 
-def test_a_program_that_never_asks_is_interrupted_after_the_stop():
+def test_a_program_that_never_polls_is_interrupted_after_the_stop():
     text = """
     stops.listen(FakeRun(noticed=False)); ready()
     try: time.sleep(600)
@@ -113,7 +113,7 @@ def test_a_program_that_never_asks_is_interrupted_after_the_stop():
     """
     with program(text) as child:
         child.send_signal(signal.SIGINT)
-        assert said(child) == ["stopping for SIGINT", "stopped", "interrupted"]
+        assert printed(child) == ["stopping for SIGINT", "stopped", "interrupted"]
 
 
 def test_a_programs_own_handler_is_called_after_the_stop():
@@ -124,7 +124,7 @@ def test_a_programs_own_handler_is_called_after_the_stop():
     """
     with program(text) as child:
         child.send_signal(signal.SIGTERM)
-        assert said(child) == ["stopping for SIGTERM", "stopped"]
+        assert printed(child) == ["stopping for SIGTERM", "stopped"]
         assert child.returncode == 143
 
 
@@ -140,7 +140,7 @@ def test_all_runs_of_a_program_stop():
     text = "a, b = FakeRun(), FakeRun(); stops.listen(a); stops.listen(b); ready(); a.wait(); b.wait()"
     with program(text) as child:
         child.send_signal(signal.SIGTERM)
-        assert sorted(said(child)) == sorted(["stopping for SIGTERM", "stopped"] * 2)
+        assert sorted(printed(child)) == sorted(["stopping for SIGTERM", "stopped"] * 2)
 
 
 def test_after_the_last_run_signals_are_the_programs_own_again():
@@ -150,7 +150,7 @@ def test_after_the_last_run_signals_are_the_programs_own_again():
     """
     with program(text) as child:
         child.send_signal(signal.SIGTERM)
-        assert (said(child), child.returncode) == ([], -signal.SIGTERM)
+        assert (printed(child), child.returncode) == ([], -signal.SIGTERM)
 
 
 def test_a_signal_that_the_program_ignores_stays_ignored():
@@ -161,7 +161,7 @@ def test_a_signal_that_the_program_ignores_stays_ignored():
     with program(text) as child:
         child.send_signal(signal.SIGINT)
         child.send_signal(signal.SIGTERM)
-        assert said(child) == ["stopping for SIGTERM", "stopped"]
+        assert printed(child) == ["stopping for SIGTERM", "stopped"]
 
 
 def test_off_the_main_thread_nothing_is_installed():
@@ -185,4 +185,4 @@ def test_a_signal_within_any_lock_of_the_main_thread_stops_the_run():
     """
     with program(text) as child:
         os.kill(child.pid, signal.SIGTERM)
-        assert said(child)[-1] == "went on"
+        assert printed(child)[-1] == "went on"

@@ -1,4 +1,4 @@
-"""What becomes of the batch that a stop finds running."""
+"""A batch that runs at the time of a stop is interrupted, and counts for nothing."""
 
 import logging
 from types import SimpleNamespace
@@ -24,25 +24,25 @@ class Batch:
 
 @pytest.fixture
 def run_batch(monkeypatch):
-    """Runs a batch that is interrupted, of an incarnation that is over or not; the batches that were told."""
+    """A function that runs an interrupted batch, of an incarnation that is over or not; and the reported batches."""
     monkeypatch.setattr(stage_query, "Reports", lambda context: None)
     monkeypatch.setattr(stage_query, "StageFrames", Batch)
-    told = []
+    reported = []
 
     def run(*, over):
         ends = (SourceNode("in", None, StructType()),)
         stage = SimpleNamespace(ends=ends, hosts={}, marks=(), inputs=None, spark_state=None)
         spark = SimpleNamespace(sparkContext=None)
-        StageQuery(spark, stage, lambda *batch: told.append(batch), lambda: over).run_batch(None, 7)
+        StageQuery(spark, stage, lambda *batch: reported.append(batch), lambda: over).run_batch(None, 7)
 
-    return run, told
+    return run, reported
 
 
-def test_the_batch_that_a_stop_interrupts_ends_as_spark_expects_it_and_counts_for_nothing(run_batch):
-    run, told = run_batch
+def test_a_batch_that_a_stop_interrupts_raises_as_spark_expects_and_is_not_reported(run_batch):
+    run, reported = run_batch
     with pytest.raises(Interrupted):
         run(over=True)
-    assert told == []
+    assert reported == []
 
 
 @pytest.mark.parametrize(("error", "logged"), [(Interrupted(), 0), (RuntimeError("a bug"), 1)])
@@ -53,8 +53,8 @@ def test_py4j_logs_the_error_of_a_batch_unless_a_stop_interrupted_it(error, logg
     assert len(caplog.records) == logged
 
 
-def test_a_batch_that_fails_while_the_incarnation_lives_fails_the_query(run_batch):
-    run, told = run_batch
+def test_a_batch_that_fails_while_the_incarnation_runs_fails_the_query(run_batch):
+    run, reported = run_batch
     with pytest.raises(RuntimeError, match="interrupted"):
         run(over=False)
-    assert told == []
+    assert reported == []

@@ -1,4 +1,4 @@
-"""A stop by a signal whose final epoch does not come: its bound, its error, its exit code."""
+"""A stop by a signal whose final epoch does not come: its time limit, its error, its exit code."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def bench(tmp_path, monkeypatch):
     return Bench(tmp_path, monkeypatch)
 
 
-def test_a_longer_bound_as_the_error_of_a_cut_stop_names_it_is_a_setting(bench):
+def test_the_setting_that_the_error_of_a_cut_stop_names_raises_the_limit(bench):
     hangs = threading.Event()
     run = bench.run(lambda: STOPPED if hangs.wait(WAIT_S) else None, stop_timeout="50 ms")
-    bench.lives[0].abandon = lambda close_within_s: hangs.set()
+    bench.incarnations[0].abandon = lambda close_within_s: hangs.set()
     run.stop_for_signal("SIGTERM")
     [(name, value)] = re.findall(r'Job\(\.\.\., (\w+)="([^"]+)"\)', run.exception().hint)
     assert JobConfig.of({name: value}, {}).stop_timeout_ms == 100
@@ -41,7 +41,7 @@ def test_a_program_that_does_not_catch_the_error_of_a_signal_ends_with_its_code_
 
 
 @pytest.mark.parametrize("error", [StopTimedOut, DrainStopped])
-def test_the_code_of_a_signals_error_is_no_other_errors(error):
+def test_an_error_of_a_signal_has_its_own_exit_code(error):
     kinds = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, CkptError)]
     assert [each for each in kinds if each.exit_code == error.exit_code] == [error]
 
@@ -52,5 +52,5 @@ def test_the_bound_of_a_stop_follows_the_longest_recent_batch(bench):
         progress.add(batch, 1, 0, {}, duration_ms, {}, {}, {})
     assert stop_bound_ms(None, progress.longest_batch_ms()) == 90_000
     assert stop_bound_ms(None, 100) == 20_000
-    assert stop_bound_ms(50, progress.longest_batch_ms()) == 50, "what is set holds"
+    assert stop_bound_ms(50, progress.longest_batch_ms()) == 50, "the configured limit has priority"
     assert Supervisor(bench.plan(), [], progress, {}).stop_bound_s == 90

@@ -1,4 +1,4 @@
-"""The join of two streams beside a plain one over everything that came, whatever the batches were."""
+"""The join of two streams equals a batch join of all rows, for any split into batches."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Joined:
         self.group = KeyGroupState(self.operator.schema, self.cache, 0)
 
     def batch(self, *rows, now=1000, read=None):
-        """`rows`: side, key, value; what comes out as (key, left value, right value). `read`: clock of the inputs."""
+        """Run a batch of (side, key, value); return the output as (key, left value, right value). `read`: clock of the inputs."""
         table = self.table(rows) if rows else None
         self.group = KeyGroupState.decode(self.group.encode(), self.operator.schema, self.cache, 0)
         found = [
@@ -70,7 +70,7 @@ def joined(tmp_path):
     return Joined(tmp_path)
 
 
-def test_a_row_meets_what_came_before_it_on_the_other_side_in_whatever_batch(joined):
+def test_a_row_joins_earlier_rows_of_the_other_side_from_any_batch(joined):
     assert joined.batch((L, "a", "x")) == []
     assert joined.batch((R, "a", 1)) == [("a", "x", 1)]
     assert joined.batch((R, "a", 2), (L, "a", "y")) == [("a", "y", 1), ("a", "y", 2), ("a", "x", 2)]
@@ -108,12 +108,12 @@ def test_a_key_without_rows_for_the_ttl_is_forgotten(tmp_path):
     assert joined.batch((R, "b", 1), now=59_000) == []
     assert joined.batch((R, "a", 1), now=59_500) == [("a", "x", 1)], "not yet"
     assert joined.batch(now=119_400) == []
-    assert joined.batch((R, "a", 2), now=119_450) == [("a", "x", 2)], "a row puts it off"
+    assert joined.batch((R, "a", 2), now=119_450) == [("a", "x", 2)], "a row extends the ttl"
     assert joined.batch(now=180_000) == []
     assert joined.batch((R, "a", 3), now=180_001) == []
 
 
-def test_a_left_join_puts_out_what_met_nothing_when_the_key_is_forgotten(tmp_path):
+def test_a_left_join_emits_unmatched_rows_when_the_key_is_forgotten(tmp_path):
     joined = Joined(tmp_path, how="left", ttl="1 minute")
     joined.batch((L, "a", "x"), (L, "b", "y"), (L, "b", "z"), (R, "c", 1), now=0)
     assert joined.batch((R, "a", 1), now=1000) == [("a", "x", 1)]
@@ -164,7 +164,7 @@ def test_all_batches_together_give_what_a_plain_join_gives(tmp_path_factory, bat
         ({"how": "left"}, "a left join of two streams needs a ttl"),
     ],
 )
-def test_a_join_that_cannot_be_is_refused(tmp_path, changes, said):
+def test_an_impossible_join_is_refused(tmp_path, changes, said):
     with pytest.raises(GraphInvalid, match=said):
         Joined(tmp_path, **changes)
 

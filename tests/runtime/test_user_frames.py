@@ -1,4 +1,4 @@
-"""Of a traceback the user sees their own lines, whoever called them and however deep it went."""
+"""A traceback shows the user's own lines, for every caller and every depth."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_function_of_an_installed_package_is_shown_where_it_raised() -> None:
     assert "lib/a.py" in user_part(bare)
 
 
-def test_what_led_to_an_error_is_shown_where_it_is_the_users() -> None:
+def test_the_cause_of_an_error_is_shown_if_it_is_the_users() -> None:
     def chained() -> None:
         try:
             pd.DataFrame()["absent"]
@@ -94,10 +94,10 @@ def test_what_led_to_an_error_is_shown_where_it_is_the_users() -> None:
     assert "KeyError: 'absent'" in lines
     assert lines[-1] == "ValueError: no rate"
     assert sum("direct cause" in line for line in lines) == 1
-    assert not any("hashtable" in line for line in lines), "what led to it inside of the package is not the user's"
+    assert not any("hashtable" in line for line in lines), "causes inside of the package are not the user's"
 
 
-def test_however_deep_a_recursion_and_however_long_a_message_the_text_is_bounded() -> None:
+def test_the_text_is_bounded_for_any_recursion_and_message() -> None:
     def even(n: int) -> int:
         return odd(n + 1)
 

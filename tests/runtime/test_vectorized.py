@@ -65,15 +65,15 @@ def adding_frames(batch):
 )
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 def test_running_totals_are_those_of_a_loop_in_both_flavours(tmp_path_factory, frames, batches):
-    life = Harness(adding_frames if frames else adding, tmp_path_factory.mktemp("levels"), frames=frames)
+    harness = Harness(adding_frames if frames else adding, tmp_path_factory.mktemp("levels"), frames=frames)
     totals: dict[object, int] = {}
     for epoch, rows in enumerate(batches, 1):
         expected = []
         for key, value in rows:
             totals[key] = totals.get(key, 0) + value
             expected.append((key, totals[key]))
-        assert life.batch(rows) == expected
-        snapshot(life.group, life.store, epoch)
+        assert harness.batch(rows) == expected
+        snapshot(harness.group, harness.store, epoch)
 
 
 def test_the_batch_is_aligned(tmp_path):
@@ -83,10 +83,10 @@ def test_the_batch_is_aligned(tmp_path):
         seen.append(batch)
         return KeyResult()
 
-    life = Harness(adding, tmp_path)
-    life.batch([("b", 1), ("b", 1)])
-    life.operator = vectorized_function(look, ROW, ["k"], OUT, STATE)
-    life.batch([("a", 1), ("b", 2), ("a", 3)])
+    harness = Harness(adding, tmp_path)
+    harness.batch([("b", 1), ("b", 1)])
+    harness.operator = vectorized_function(look, ROW, ["k"], OUT, STATE)
+    harness.batch([("a", 1), ("b", 2), ("a", 3)])
     (batch,) = seen
     assert batch.keys.to_pydict() == {"k": ["a", "b"]}
     assert batch.key_index.tolist() == [0, 1, 0]
@@ -128,11 +128,11 @@ def constant(**parts):
 GONE = "gone"
 
 
-def totals_of(life):
+def totals_of(harness):
     seen = []
     looking = vectorized_function(lambda batch: (seen.append(batch), KeyResult())[1], ROW, ["k"], OUT, STATE)
-    life.operator = looking
-    life.batch([("a", 0), ("b", 0)])
+    harness.operator = looking
+    harness.batch([("a", 0), ("b", 0)])
     return [
         total if exists else GONE
         for total, exists in zip(seen[0].state.column("total").to_pylist(), seen[0].exists, strict=True)
@@ -140,18 +140,18 @@ def totals_of(life):
 
 
 def test_only_changed_keys_are_written(tmp_path):
-    life = Harness(constant(changed=lambda batch: [True, False]), tmp_path)
-    life.batch([("a", 1), ("b", 1)])
-    assert life.group.changed_rows == 1
-    assert totals_of(life) == [7, GONE]
+    harness = Harness(constant(changed=lambda batch: [True, False]), tmp_path)
+    harness.batch([("a", 1), ("b", 1)])
+    assert harness.group.changed_rows == 1
+    assert totals_of(harness) == [7, GONE]
 
 
 def test_removed_keys_are_gone_and_an_unchanged_state_stays(tmp_path):
-    life = Harness(constant(), tmp_path)
-    life.batch([("a", 1), ("b", 1)])
-    life.operator = vectorized_function(lambda batch: KeyResult(remove=[True, False]), ROW, ["k"], OUT, STATE)
-    life.batch([("a", 1), ("b", 1)])
-    assert totals_of(life) == [GONE, 7]
+    harness = Harness(constant(), tmp_path)
+    harness.batch([("a", 1), ("b", 1)])
+    harness.operator = vectorized_function(lambda batch: KeyResult(remove=[True, False]), ROW, ["k"], OUT, STATE)
+    harness.batch([("a", 1), ("b", 1)])
+    assert totals_of(harness) == [GONE, 7]
 
 
 def test_timeouts_call_the_function_without_rows(tmp_path):
@@ -171,46 +171,46 @@ def test_timeouts_call_the_function_without_rows(tmp_path):
             return KeyResult(remove=np.ones(len(batch), bool))
         return KeyResult(state=state, timeout_ms=[batch.processing_ms + 10, None][: len(batch)])
 
-    life = Harness(func, tmp_path, PROCESSING)
-    life.batch([("a", 1), ("b", 1)], now=1000)
-    assert life.group.earliest_timeout_ms == 1010
-    life.batch(None, now=1010)
-    life.batch(None, now=1011)
-    life.batch(None, now=2000)
+    harness = Harness(func, tmp_path, PROCESSING)
+    harness.batch([("a", 1), ("b", 1)], now=1000)
+    assert harness.group.earliest_timeout_ms == 1010
+    harness.batch(None, now=1010)
+    harness.batch(None, now=1011)
+    harness.batch(None, now=2000)
     assert calls == [(False, ["a", "b"], 2, [0, 0]), (True, ["a"], 0, [1000])]
-    assert life.group.earliest_timeout_ms == NO_TIMEOUT
-    assert totals_of(life) == [GONE, 1000]
+    assert harness.group.earliest_timeout_ms == NO_TIMEOUT
+    assert totals_of(harness) == [GONE, 1000]
 
 
 def test_a_moved_timeout_keeps_the_state(tmp_path):
-    life = Harness(constant(timeout_ms=lambda batch: [2000, 2000]), tmp_path, PROCESSING)
-    life.batch([("a", 1), ("b", 1)])
-    life.operator = vectorized_function(
+    harness = Harness(constant(timeout_ms=lambda batch: [2000, 2000]), tmp_path, PROCESSING)
+    harness.batch([("a", 1), ("b", 1)])
+    harness.operator = vectorized_function(
         lambda batch: KeyResult(timeout_ms=[3000, -1]), ROW, ["k"], OUT, STATE, "append", PROCESSING
     )
-    life.batch([("a", 1), ("b", 1)])
-    assert life.group.earliest_timeout_ms == 3000
-    assert totals_of(life) == [7, 7]
+    harness.batch([("a", 1), ("b", 1)])
+    assert harness.group.earliest_timeout_ms == 3000
+    assert totals_of(harness) == [7, 7]
 
 
 def test_a_timeout_alone_makes_no_state(tmp_path):
-    life = Harness(lambda batch: KeyResult(timeout_ms=[2000] * len(batch)), tmp_path, PROCESSING)
-    life.batch([("a", 1), ("b", 1)])
-    assert life.group.earliest_timeout_ms == 2000
-    assert totals_of(life) == [GONE, GONE]
+    harness = Harness(lambda batch: KeyResult(timeout_ms=[2000] * len(batch)), tmp_path, PROCESSING)
+    harness.batch([("a", 1), ("b", 1)])
+    assert harness.group.earliest_timeout_ms == 2000
+    assert totals_of(harness) == [GONE, GONE]
 
 
 def test_keys_not_changed_keep_their_values_although_their_timeouts_move(tmp_path):
-    life = Harness(constant(), tmp_path, PROCESSING)
-    life.batch([("a", 1), ("b", 1)])
+    harness = Harness(constant(), tmp_path, PROCESSING)
+    harness.batch([("a", 1), ("b", 1)])
 
     def func(batch):
         state = pa.table({"total": [8, 9], "rows": [1, 1]})
         return KeyResult(state=state, changed=[True, False], timeout_ms=[2000, 3000])
 
-    life.operator = vectorized_function(func, ROW, ["k"], OUT, STATE, "append", PROCESSING)
-    life.batch([("a", 1), ("b", 1)])
-    assert totals_of(life) == [8, 7]
+    harness.operator = vectorized_function(func, ROW, ["k"], OUT, STATE, "append", PROCESSING)
+    harness.batch([("a", 1), ("b", 1)])
+    assert totals_of(harness) == [8, 7]
 
 
 @pytest.mark.parametrize(

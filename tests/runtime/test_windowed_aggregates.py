@@ -40,7 +40,7 @@ def row(key, value, second):
     return (key, value, at(second), at(start), at(start + LENGTH_S))
 
 
-class Life:
+class Harness:
     """One key group batch by batch, encoded and decoded in between; the watermark follows as Spark moves it."""
 
     def __init__(self, folder, keys=KEYS, closing=WINDOW_END, mode="update", delay_s=5, windows=WINDOWS):
@@ -96,47 +96,47 @@ ROWS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.integers(
 @given(st.lists(ROWS, max_size=10), st.lists(st.booleans(), min_size=10, max_size=10))
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 def test_windows_are_shown_dropped_and_forgotten_as_in_sparks_update_mode(tmp_path_factory, batches, barriers):
-    life, model = Life(tmp_path_factory.mktemp("windows")), Model()
+    harness, model = Harness(tmp_path_factory.mktemp("windows")), Model()
     for rows, barrier in zip(batches, barriers, strict=False):
         rows = [row(*each) for each in rows]
-        expected, late = model.batch(rows, life.late_ms, life.watermark_ms)
-        shown = life.batch(rows)
+        expected, late = model.batch(rows, harness.late_ms, harness.watermark_ms)
+        shown = harness.batch(rows)
         assert {(e["k"], e["w"]["start"], e["w"]["end"]): (e["n"], e["total"]) for e in shown} == expected
-        assert life.group.counters.late_rows == late
+        assert harness.group.counters.late_rows == late
         if barrier:
-            life.barrier()
-        assert life.live() == len(model.state)
+            harness.barrier()
+        assert harness.live() == len(model.state)
 
 
 def test_a_closed_window_leaves_a_deletion_in_the_stored_changes(tmp_path):
-    life = Life(tmp_path)
-    life.batch([row("a", 1, 3)])
-    life.barrier()
-    life.batch([row("a", 1, 100)])
-    life.batch([])
-    life.barrier()
-    (first, second) = life.store.files.values()
+    harness = Harness(tmp_path)
+    harness.batch([row("a", 1, 3)])
+    harness.barrier()
+    harness.batch([row("a", 1, 100)])
+    harness.batch([])
+    harness.barrier()
+    (first, second) = harness.store.files.values()
     assert first.column(OP).to_pylist() == ["put"]
     assert sorted(second.column(OP).to_pylist()) == ["delete", "put"]
-    assert life.live() == 1
+    assert harness.live() == 1
 
 
 def test_state_does_not_grow_with_the_number_of_windows_that_have_closed(tmp_path):
-    life = Life(tmp_path)
+    harness = Harness(tmp_path)
     for number in range(200):
-        life.batch([row("a", 1, number * LENGTH_S), row("b", 1, number * LENGTH_S + 1)])
-        life.barrier()
-    assert life.live() <= 6
+        harness.batch([row("a", 1, number * LENGTH_S), row("b", 1, number * LENGTH_S + 1)])
+        harness.barrier()
+    assert harness.live() <= 6
 
 
 def test_state_that_was_written_when_nothing_closed_it_is_forgotten_too(tmp_path):
-    """By a version that ignored the watermark, for one: windows that no row touches again would stay for ever."""
-    old = Life(tmp_path / "old", closing=None)
+    """For example by a version that ignored the watermark: windows that no row touches again would stay forever."""
+    old = Harness(tmp_path / "old", closing=None)
     old.batch([row("a", 1, 3), row("b", 1, 4)])
     old.barrier()
     old.batch([row("a", 1, 103)])
     old.barrier()
-    new = Life(tmp_path / "new")
+    new = Harness(tmp_path / "new")
     files = [
         RangeRef(path, 0, 1, table.num_rows, "changes", number)
         for number, (path, table) in enumerate(old.store.files.items())
@@ -150,55 +150,55 @@ def test_state_that_was_written_when_nothing_closed_it_is_forgotten_too(tmp_path
 
 
 def test_a_group_without_rows_forgets_closed_windows_when_it_is_called(tmp_path):
-    life = Life(tmp_path)
-    life.batch([row("a", 1, 3)])
-    life.watermark_ms = ZERO_MS + LENGTH_S * 1000 - 1
-    assert life.batch([]) == [] and life.live() == 1
-    life.watermark_ms += 1
-    assert life.batch([]) == [] and life.live() == 0
-    assert life.group.earliest_timeout_ms == NO_TIMEOUT
+    harness = Harness(tmp_path)
+    harness.batch([row("a", 1, 3)])
+    harness.watermark_ms = ZERO_MS + LENGTH_S * 1000 - 1
+    assert harness.batch([]) == [] and harness.live() == 1
+    harness.watermark_ms += 1
+    assert harness.batch([]) == [] and harness.live() == 0
+    assert harness.group.earliest_timeout_ms == NO_TIMEOUT
 
 
 def test_the_start_of_a_window_and_the_time_itself_close_as_its_end_does(tmp_path):
-    started = Life(tmp_path / "s", ["k", "w_start"], Closing("w_start", LENGTH_S * 1_000_000), windows=())
-    timed = Life(tmp_path / "t", ["k", "at"], Closing("at"), windows=())
-    for life, closes_ms in ((started, LENGTH_S * 1000), (timed, 3000)):
-        life.batch([row("a", 1, 3)])
-        life.watermark_ms = ZERO_MS + closes_ms - 1
-        life.batch([])
-        assert life.live() == 1
-        life.watermark_ms += 1
-        life.batch([])
-        assert life.live() == 0
+    started = Harness(tmp_path / "s", ["k", "w_start"], Closing("w_start", LENGTH_S * 1_000_000), windows=())
+    timed = Harness(tmp_path / "t", ["k", "at"], Closing("at"), windows=())
+    for harness, closes_ms in ((started, LENGTH_S * 1000), (timed, 3000)):
+        harness.batch([row("a", 1, 3)])
+        harness.watermark_ms = ZERO_MS + closes_ms - 1
+        harness.batch([])
+        assert harness.live() == 1
+        harness.watermark_ms += 1
+        harness.batch([])
+        assert harness.live() == 0
 
 
 def test_a_time_between_two_milliseconds_closes_at_the_later_one(tmp_path):
-    life = Life(tmp_path, ["k", "at"], Closing("at"), windows=())
-    life.batch([("a", 1, ZERO + dt.timedelta(microseconds=1), ZERO, ZERO)])
-    life.watermark_ms = ZERO_MS
-    life.batch([])
-    assert life.live() == 1
-    life.watermark_ms += 1
-    life.batch([])
-    assert life.live() == 0
+    harness = Harness(tmp_path, ["k", "at"], Closing("at"), windows=())
+    harness.batch([("a", 1, ZERO + dt.timedelta(microseconds=1), ZERO, ZERO)])
+    harness.watermark_ms = ZERO_MS
+    harness.batch([])
+    assert harness.live() == 1
+    harness.watermark_ms += 1
+    harness.batch([])
+    assert harness.live() == 0
 
 
 @given(st.lists(ROWS, max_size=10), st.lists(st.booleans(), min_size=10, max_size=10))
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 def test_append_shows_a_window_once_when_it_has_closed_as_spark_does(tmp_path_factory, batches, barriers):
-    life, model = Life(tmp_path_factory.mktemp("windows"), mode="append"), Model()
+    harness, model = Harness(tmp_path_factory.mktemp("windows"), mode="append"), Model()
     for rows, barrier in zip(batches, barriers, strict=False):
         rows = [row(*each) for each in rows]
-        before, watermark_ms = dict(model.state), life.watermark_ms
-        changed, late = model.batch(rows, life.late_ms, watermark_ms)
+        before, watermark_ms = dict(model.state), harness.watermark_ms
+        changed, late = model.batch(rows, harness.late_ms, watermark_ms)
         closed = {key: value for key, value in (before | changed).items() if key not in model.state}
-        shown = life.batch(rows)
+        shown = harness.batch(rows)
         assert {(e["k"], e["w"]["start"], e["w"]["end"]): (e["n"], e["total"]) for e in shown} == closed
         assert len(shown) == len(closed)
-        assert life.group.counters.late_rows == late
+        assert harness.group.counters.late_rows == late
         if barrier:
-            life.barrier()
-        assert life.live() == len(model.state)
+            harness.barrier()
+        assert harness.live() == len(model.state)
 
 
 def test_append_of_a_grouping_that_no_watermark_closes_is_refused_with_the_mode_of_each_row():
@@ -210,22 +210,22 @@ def test_append_of_a_grouping_that_no_watermark_closes_is_refused_with_the_mode_
 
 
 def test_each_row_drops_late_rows_and_forgets_too_and_shows_the_rows_without_helper_columns(tmp_path):
-    life = Life(tmp_path, mode="each row")
-    assert [field.name for field in life.operator.output] == ["k", "v", "at", "n", "total"]
-    assert [each["total"] for each in life.batch([row("a", 1, 3), row("a", 2, 4), row("b", 0, 90)])] == [1, 3, 0]
-    life.batch([])
-    assert life.batch([row("a", 5, 5), row("b", 1, 91)])[0]["k"] == "b"
-    assert (life.group.counters.late_rows, life.live()) == (1, 1)
+    harness = Harness(tmp_path, mode="each row")
+    assert [field.name for field in harness.operator.output] == ["k", "v", "at", "n", "total"]
+    assert [each["total"] for each in harness.batch([row("a", 1, 3), row("a", 2, 4), row("b", 0, 90)])] == [1, 3, 0]
+    harness.batch([])
+    assert harness.batch([row("a", 5, 5), row("b", 1, 91)])[0]["k"] == "b"
+    assert (harness.group.counters.late_rows, harness.live()) == (1, 1)
 
 
 def test_without_a_closing_key_no_row_is_late_and_nothing_is_forgotten(tmp_path):
     """As in Spark, which ignores the watermark there."""
-    life = Life(tmp_path, ["k"], None, windows=())
-    assert life.operator.timeout == GroupStateTimeout.NoTimeout
-    life.batch([row("a", 1, 500)])
-    life.batch([])
-    assert life.batch([row("a", 1, 1)])[0]["n"] == 2
-    assert (life.group.counters.late_rows, life.live()) == (0, 1)
+    harness = Harness(tmp_path, ["k"], None, windows=())
+    assert harness.operator.timeout == GroupStateTimeout.NoTimeout
+    harness.batch([row("a", 1, 500)])
+    harness.batch([])
+    assert harness.batch([row("a", 1, 1)])[0]["n"] == 2
+    assert (harness.group.counters.late_rows, harness.live()) == (0, 1)
 
 
 @pytest.mark.parametrize(("closing", "timeout"), [(None, "NoTimeout"), (Closing("w_end"), "EventTimeTimeout")])

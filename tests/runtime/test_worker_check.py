@@ -1,4 +1,4 @@
-"""What the warm-up of Spark's workers found is told when a job starts, if it says that their Python cannot run the job."""
+"""A job start reports a failed warm-up of Spark's workers, if their Python cannot run the job."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ OTHER = "/opt/other/bin/python"
 
 
 class Raised(PySparkException):
-    """A Python exception of a worker, as PySpark hands it on."""
+    """A Python exception of a worker, as PySpark raises it."""
 
-    def __init__(self, said):
-        super().__init__(said, errorClass=None, messageParameters=None)
+    def __init__(self, message):
+        super().__init__(message, errorClass=None, messageParameters=None)
         frame = '  File "/s/pyspark.zip/pyspark/worker.py", line 1, in main'
-        self._desc = f"Traceback (most recent call last):\n{frame}\n    x()\n{said}\n"
+        self._desc = f"Traceback (most recent call last):\n{frame}\n    x()\n{message}\n"
 
     def getCondition(self):
         return "PYTHON_EXCEPTION"
@@ -36,7 +36,7 @@ APPLICATIONS = (f"app-{number}" for number in itertools.count())
 
 
 class Warming:
-    """A session whose workers get warm, or fail with `found`; None: nobody answers."""
+    """A session whose workers warm up, or fail with `found`; with None they never answer."""
 
     def __init__(self, found, python=OTHER, master="local[2]"):
         self.found, self.answers = found, threading.Event()
@@ -92,7 +92,7 @@ def test_a_python_that_cannot_be_started_here_is_refused():
         check_workers(session(RuntimeError('x\njava.io.IOException: Cannot run program "/opt/other/bin/python"')))
 
 
-def test_what_may_pass_on_a_cluster_is_left_to_the_job(monkeypatch):
+def test_retriable_failures_on_a_cluster_are_left_to_the_job(monkeypatch):
     check_workers(session(RuntimeError("executor lost"), master="spark://host:7077"))
     monkeypatch.setattr(warm_up, "PATIENCE_S", 0.01)
     silent = session(None, master="spark://host:7077")
@@ -104,5 +104,5 @@ def test_this_python_is_not_waited_for():
     check_workers(session(Raised("ModuleNotFoundError: No module named 'x'"), python=sys.executable))
 
 
-def test_another_python_that_runs_our_tasks_will_do():
+def test_another_python_that_runs_our_tasks_is_accepted():
     check_workers(session(found=True))

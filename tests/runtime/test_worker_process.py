@@ -1,4 +1,4 @@
-"""A Python worker's garbage collector leaves alone what lives as long as the process."""
+"""A Python worker's garbage collector skips objects that live as long as the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How Spark and its Python workers talk where both are on one host."""
+"""Spark and its Python workers on one host talk over Unix sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked and shown beside a run hurts nobody when it fails."""
+"""Lag reports and shown cursors run next to a job; their failures do not harm it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Node:
 
 
 class Counts:
-    """Ends at 10 more than it says, unless it is told to fail."""
+    """A source of 10 rows that counts its lag; with `fails`, its end cannot be read."""
 
     def __init__(self, fails=False):
         self.fails = fails
@@ -37,14 +37,14 @@ class Counts:
 
 class CannotCount:
     def end(self, spark):
-        raise AssertionError("it is asked for nothing")
+        raise AssertionError("a source that cannot count its lag was called")
 
 
 def watch(sources, cursors, tell=lambda rows: None, interval_s=0.001):
     return LagWatch(None, [Node(name, source) for name, source in sources.items()], lambda: cursors, tell, interval_s)
 
 
-def test_rows_that_wait_are_what_lies_between_cursor_and_end():
+def test_lag_is_the_number_of_rows_between_cursor_and_end():
     assert watch({"in": Counts()}, {"in": {"n": 4}}).asked() == {"in": 6}
 
 
@@ -53,17 +53,17 @@ def test_a_source_that_does_not_answer_is_left_out():
     assert asked == {"in": 6}
 
 
-def test_before_the_first_batch_and_of_sources_that_cannot_count_nothing_is_told():
+def test_no_lag_before_the_first_batch_or_for_sources_that_cannot_count():
     assert watch({"in": Counts()}, {}).asked() == {}
     assert not watch({"files": CannotCount()}, {"files": {"n": 0}}).is_needed
 
 
-def test_the_watch_tells_again_and_again_until_it_is_closed():
-    told = threading.Semaphore(0)
-    watching = watch({"in": Counts()}, {"in": {"n": 4}}, lambda rows: told.release())
+def test_the_watch_reports_repeatedly_until_it_is_closed():
+    reports = threading.Semaphore(0)
+    watching = watch({"in": Counts()}, {"in": {"n": 4}}, lambda rows: reports.release())
     watching.start()
-    assert told.acquire(timeout=WAIT_S)
-    assert told.acquire(timeout=WAIT_S)
+    assert reports.acquire(timeout=WAIT_S)
+    assert reports.acquire(timeout=WAIT_S)
     watching.close()
     watching.join(WAIT_S)
     assert not watching.is_alive()
@@ -85,37 +85,37 @@ class Shows:
         self.shown.append(cursor)
 
 
-def decided(**cursors):
+def committed(**cursors):
     return EpochEvent(
         "job", 1, 1, {}, Manifest(job="job", epoch=1, incarnation=1, attempt="a", created_ms=0, cursors=cursors)
     )
 
 
-def test_the_newest_position_is_shown_and_those_that_were_overtaken_are_not():
+def test_only_the_newest_waiting_position_is_shown():
     source = Shows()
     source.free.clear()
     showing = ShownCursors([Node("in", source)])
     showing.start()
-    showing.onEpochCommitted(decided(**{"in": {"n": 1}}))
+    showing.onEpochCommitted(committed(**{"in": {"n": 1}}))
     assert source.began.wait(WAIT_S)
     for number in (2, 3, 4):
-        showing.onEpochCommitted(decided(**{"in": {"n": number}}))
+        showing.onEpochCommitted(committed(**{"in": {"n": number}}))
     source.free.set()
     showing.close()
     assert source.shown == [{"n": 1}, {"n": 4}]
 
 
 @pytest.mark.parametrize("error", [SourceInvalid("not authorised"), ValueError("a bug")])
-def test_a_source_that_cannot_show_does_not_keep_the_others_from_it(error):
+def test_a_source_that_cannot_show_does_not_stop_the_others(error):
     failing, working = Shows(error), Shows()
     showing = ShownCursors([Node("a", failing), Node("b", working)])
     showing.start()
-    showing.onEpochCommitted(decided(a={"n": 1}, b={"n": 2}))
+    showing.onEpochCommitted(committed(a={"n": 1}, b={"n": 2}))
     showing.close()
     assert working.shown == [{"n": 2}]
 
 
-def test_where_no_source_shows_anything_nothing_is_needed():
+def test_sources_without_shown_cursors_need_no_thread():
     class Silent(Shows):
         shown_as = None
 
