@@ -20,15 +20,15 @@ settings.load_profile("shared-machine")
 
 HERE = Path(__file__).parent
 SMOKE = ("conformance", "delta", "files", "coordination", "kafka", "runtime", "store", "trace")
-"""Folders whose tests a smoke run has: what decides and stores an epoch, operators, sources and sinks, without Java. A few tests
-with Spark and with Kafka are marked where they stand."""
+"""Folders whose tests a smoke run has: commit and storage of an epoch, operators, sources and sinks, without Java. A few tests
+with Spark and with Kafka are marked in their files."""
 FIRST = ("specs", "simulator")
 """Folders of the longest files: workers that get them first end together with the others."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Half a million objects of imports and collected tests stay until the end: no garbage collection looks at them."""
+    """Keep half a million objects of imports and collected tests until the end, without garbage collection."""
     gc.disable()
     try:
         return (yield)
@@ -39,7 +39,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the smoke run, and put the longest files before the other ones of this folder. The order of all others is kept."""
+    """Mark the smoke run, and put the longest files first in this folder. The order of all others is kept."""
     for item in items:
         if _folder(item) in SMOKE and item.get_closest_marker("long") is None:
             item.add_marker(pytest.mark.smoke)
@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _folder(item: pytest.Item) -> str | None:
-    """The folder of tests here that a test stands in; None of a test that stands elsewhere."""
+    """Return the folder of a test of this tree; None for any other test."""
     return _folder_of(item.path)
 
 

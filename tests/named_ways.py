@@ -1,6 +1,6 @@
-"""Commands, options, arguments and settings that a text names, compared with the command line and the signatures that there are.
+"""Compare the commands, options, arguments and settings in a text with the real command line and signatures.
 
-A complaint is a sentence; no complaint: everything that the text names exists.
+A complaint is a sentence; without a complaint, everything that the text names exists.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from spark_ckpt.outbox.outbox import Outbox
 from spark_rewind import PinListener
 
 ANY = "X"
-"""Stands for what a message fills in."""
+"""Replaces the values that a message fills in."""
 _COMMAND = re.compile(r"spark-ckpt[ \n]+(?!\|)([^`;|&()\n]*)")
 _OPTION = re.compile(r"--?[a-z][a-z-]*")
 _CALL = re.compile(r"\b(\w+)\(((?:[^()`\n]|\([^()]*\))*)\)")
@@ -43,7 +43,7 @@ _PROSE = frozenset({"that", "job", "itself"})
 
 @cache
 def verbs() -> Mapping[tuple[str, ...], frozenset[str] | None]:
-    """The options of every command, by its words; None for a group."""
+    """Return the options of every command, by its words; None for a group."""
     return dict(_below(typer.main.get_command(application()), ()))
 
 
@@ -62,14 +62,14 @@ def _options(command: Any) -> frozenset[str]:
 
 @cache
 def every_option() -> frozenset[str]:
-    """Of any command of ours."""
+    """Return the options of all our commands."""
     repair = frozenset(re.findall(r'add_argument\("(--[\w-]+)"', inspect.getsource(spark_ckpt_kafka.repair)))
     return repair.union(*(options for options in verbs().values() if options))
 
 
 @cache
 def arguments() -> Mapping[str, frozenset[str]]:
-    """What each function of the API that errors and pages name takes by name."""
+    """Return the named parameters of each API function that errors and pages mention."""
     functions: dict[str, Any] = {}
     for kind in (Stream, GroupedStream, CoGroupedStreams, Run, Job):
         functions |= {name: each for name, each in vars(kind).items() if inspect.isfunction(each) and name[0] != "_"}
@@ -96,16 +96,16 @@ def _takes_any(function: Any) -> bool:
     return any(each.kind is inspect.Parameter.VAR_KEYWORD for each in inspect.signature(function).parameters.values())
 
 
-# -- what is wrong with a text ------------------------------------------------------------------------------------------
+# -- complaints about a text --------------------------------------------------------------------------------------------
 
 
 def complaints(text: str) -> list[str]:
-    """About everything that the text names: commands with their options, calls with their arguments, conf keys."""
+    """Return complaints about the names in a text: commands with their options, calls with their arguments, conf keys."""
     return [*wrong_commands(text), *wrong_calls(text), *wrong_keys(text)]
 
 
 def wrong_commands(text: str) -> list[str]:
-    """Commands that do not exist, or do not take what is written."""
+    """Return commands that do not exist, or do not accept the written options."""
     joined = text.replace("\\\n", " ")
     return [wrong for match in _COMMAND.finditer(joined) if (wrong := _wrong(match[1].strip()))]
 
@@ -143,7 +143,7 @@ def _words(written: str) -> list[str]:
 
 
 def wrong_calls(text: str) -> list[str]:
-    """Calls of the API with an argument that the function does not take."""
+    """Return calls of the API with an argument that the function does not accept."""
     return [
         f"{match[1]} takes no {name}"
         for match in _CALL.finditer(text)
@@ -154,14 +154,14 @@ def wrong_calls(text: str) -> list[str]:
 
 
 def wrong_keys(text: str) -> list[str]:
-    """Conf keys of ours that are no settings."""
+    """Return conf keys of ours that are not settings."""
     keys = {CONF_PREFIX + name.replace("_", ".") for name in setting_names()}
     keys |= {CONF_PREFIX + name for name in setting_names()}
     return [f"there is no setting {key}" for key in _CONF.findall(text) if key not in keys]
 
 
 def wrong_advice(text: str) -> list[str]:
-    """Of an error's hint, cause or cure: also options and arguments that stand alone have to exist somewhere."""
+    """Return complaints about an error's hint, cause or cure: options and arguments that stand alone must exist, too."""
     named = {name for taken in arguments().values() for name in taken}
     options = [each for each in re.findall(r"(?<![\w-])--[a-z][a-z-]*", text) if each not in every_option() | _OTHERS]
     lone = [each for each in _KEYWORD.findall(text) if each not in named | _VALUES]
@@ -178,11 +178,11 @@ _VALUES = frozenset({"username", "password", "total", "n"})
 """Of a JAAS configuration; the names that examples give to columns."""
 
 
-# -- where texts are ----------------------------------------------------------------------------------------------------
+# -- texts of the code --------------------------------------------------------------------------------------------------
 
 
 def texts_of(module: Path) -> Iterator[str]:
-    """Every literal of a module; what is filled in becomes `ANY`."""
+    """Yield every literal of a module; filled-in values become `ANY`."""
     nodes = list(ast.walk(ast.parse(module.read_text())))
     inner = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in nodes:
@@ -191,12 +191,12 @@ def texts_of(module: Path) -> Iterator[str]:
 
 
 def hints_of(module: Path) -> Iterator[str]:
-    """What errors of a module advise: texts given as `hint`, or as a part of it, and named `hint`."""
+    """Yield the advice of a module's errors: texts passed as `hint`, or as a part of it, and variables named `hint`."""
     for node in ast.walk(ast.parse(module.read_text())):
-        given = [each.value for each in node.keywords if each.arg == "hint"] if isinstance(node, ast.Call) else []
+        texts = [each.value for each in node.keywords if each.arg == "hint"] if isinstance(node, ast.Call) else []
         if isinstance(node, ast.Assign) and any("hint" in ast.unparse(each).lower() for each in node.targets):
-            given.append(node.value)
-        for value in given:
+            texts.append(node.value)
+        for value in texts:
             yield from filter(None, map(_text, _outermost(value)))
 
 

@@ -1,4 +1,4 @@
-"""Finds uses of what Spark does not promise in a module's text: imports, attributes, strings."""
+"""Find uses of undocumented parts of Spark in a module's text: imports, attributes, strings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PUBLIC_MODULES = (
     "pyspark.sql.streaming.state",
     "py4j.protocol",
 )  # fmt: skip
-"""Documented modules of PySpark, and where the error is that any call may raise when Java is gone."""
+"""Documented modules of PySpark, and the module of the error that any call may raise when Java is gone."""
 _INSIDE_PUBLIC = ("Py4JJavaError", "java_gateway", "daemon", "worker", "serializers", "cloudpickle", "accumulators")
 
 PUBLIC_SETTINGS = frozenset(
@@ -34,7 +34,7 @@ PUBLIC_SETTINGS = frozenset(
         "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype",
     }
 )  # fmt: skip
-"""Settings that Spark documents; a test asks the installed Spark whether it does. Those of other projects stay out of this."""
+"""Settings that Spark documents; a test checks this against the installed Spark. Settings of other projects are not listed."""
 _OTHERS = ("spark.ckpt.", "spark.databricks.")
 _SETTING = re.compile(r"spark(\.[A-Za-z_]\w*)+")
 _MODULE = re.compile(r"(?:pyspark|py4j)(\.\w+)+")
@@ -43,13 +43,13 @@ _FILES = re.compile(r"^/?(offsets|commits)/")
 
 
 def every_name() -> list[SparkName]:
-    """All that the room lists."""
+    """Return all names in the list of private Spark names."""
     names = (f"{spark_private.__name__}.{each.name}" for each in pkgutil.iter_modules(spark_private.__path__))
     return [name for module in map(importlib.import_module, names) for name in getattr(module, "NAMES", ())]
 
 
 def private_uses(text: str, own: frozenset[str]) -> list[str]:
-    """What the module's text uses that belongs into the room. `own`: names that this library defines."""
+    """Return the private Spark names in the module's text. `own`: names that this library defines."""
     nodes = list(ast.walk(ast.parse(text)))
     prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     found = [*_imports(nodes), *_attributes(nodes, own), *_folders(nodes)]
@@ -107,12 +107,12 @@ _ANYBODYS = frozenset(
         *("metadata", "plan", "sources", "toDF", "to_pandas", "worker", "zip"),
     }
 )
-"""Words among the listed names that are public names, too, of Spark or of others."""
+"""Listed names that are also public names of Spark or of others."""
 
 
 @cache
 def listed_attributes() -> frozenset[str]:
-    """Last parts of the listed names that are attributes."""
+    """Return the last parts of the listed names that are attributes."""
     parts = (name.name.rpartition(".")[2] for name in every_name() if "." in name.name)
     return frozenset(part for part in parts if part.isidentifier()) - _ANYBODYS
 
@@ -125,7 +125,7 @@ def listed_strings() -> frozenset[str]:
 
 @cache
 def underscored_of_pyspark() -> frozenset[str]:
-    """Attributes with an underscore that PySpark's sources of the driver define."""
+    """Return attributes with an underscore that PySpark's driver sources define."""
     root = Path(pyspark.__file__).parent
     files = [
         *root.glob("*.py"),
@@ -143,7 +143,7 @@ def underscored_of_pyspark() -> frozenset[str]:
 
 
 def defined_in(text: str) -> Iterator[str]:
-    """Names of functions, classes, attributes and variables that a text gives something to."""
+    """Yield names of functions, classes, attributes and variables that a text defines."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.name
@@ -154,5 +154,5 @@ def defined_in(text: str) -> Iterator[str]:
 
 
 def defined_by(modules: Iterable[Path]) -> frozenset[str]:
-    """The same of many modules."""
+    """Return the names that several modules define."""
     return frozenset(name for module in modules for name in defined_in(module.read_text()))

@@ -1,4 +1,4 @@
-"""The house keeps its shape: which part may import which, how long functions and modules grow, what is public."""
+"""The shape of the code: allowed imports, length of functions and modules, public names."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ MOST_FUNCTION_LINES, MOST_MODULE_LINES = 50, 700
 
 IO_FREE = ("os", "io", "pathlib", "socket", "time", "random", "threading", "queue", "subprocess", "pyarrow", "deltalake",
            "pyspark", "pandas", "datetime", "uuid", "secrets", "asyncio", "multiprocessing")  # fmt: skip
-"""What a pure machine must not even be able to reach: input, output, clocks, randomness, threads."""
+"""Modules that a pure machine must not be able to reach: input, output, clocks, randomness, threads."""
 
 
 def imports_of(module: Path, *, at_run_time: bool = False) -> Iterator[str]:
-    """Absolute names of the modules that a file imports; what only type checkers see counts unless `at_run_time`."""
+    """Yield absolute names of the modules that a file imports; imports for type checkers count unless `at_run_time`."""
     tree = ast.parse(module.read_text())
     skipped = {id(node) for guard in ast.walk(tree) if at_run_time and is_type_guard(guard) for node in ast.walk(guard)}
     for node in ast.walk(tree):
@@ -75,7 +75,7 @@ def outside_of_the_room() -> list[Path]:
     return [module for module in MODULES if not module.is_relative_to(CORE / "spark_internals")]
 
 
-def test_what_spark_does_not_promise_is_used_in_one_place():
+def test_undocumented_parts_of_spark_are_used_in_one_place():
     used = {named(module): private_uses(module.read_text(), own_names()) for module in outside_of_the_room()}
     assert {module: found for module, found in used.items() if found} == {}
 
@@ -118,11 +118,11 @@ def test_a_private_name_of_spark_outside_of_its_place_is_found(planted):
         "spark.conf.set('spark.sql.shuffle.partitions', '2')",
     ],
 )
-def test_what_spark_promises_may_be_used_anywhere(honest):
+def test_documented_parts_of_spark_may_be_used_anywhere(honest):
     assert private_uses(honest, own_names()) == []
 
 
-def test_every_name_that_spark_does_not_promise_says_where_it_lives_and_what_breaks():
+def test_every_private_name_of_spark_has_its_place_and_the_consequence_of_its_loss():
     names = every_name()
     assert len({name.name for name in names}) == len(names) > 50
     for name in names:
@@ -141,11 +141,11 @@ def names_in_the_room() -> frozenset[str]:
     return defined_by((CORE / "spark_internals").glob("*.py"))
 
 
-# -- where code runs ---------------------------------------------------------------------------------------------------
+# -- imports at run time ------------------------------------------------------------------------------------------------
 
 
-def told_to_run(where: str) -> frozenset[str]:
-    """Modules of a row of the table in the page of the architecture, with their packages' names."""
+def modules_of_row(where: str) -> frozenset[str]:
+    """Return the modules in a row of the table on the architecture page, with their packages' names."""
     page = (ROOT / "docs" / "design" / "architecture.md").read_text()
     [row] = re.findall(rf"^\| {where}: [^|]*\|([^|]*)\|$", page, re.MULTILINE)
     connectors = tuple(folder.name for folder in CONNECTORS.iterdir())
@@ -165,7 +165,7 @@ def stem_of(module: Path) -> list[str]:
 
 
 def loaded_with(texts: dict[str, str], start: str) -> dict[str, str]:
-    """Each module that is loaded when `start` is, maybe by a function that is called, with the module that imports it."""
+    """Return each module that loads with `start`, also through a called function, and the module that imports it."""
     found, waiting = {start: ""}, [start]
     while waiting:
         name = waiting.pop()
@@ -181,7 +181,7 @@ def imported_by(name: str, texts: dict[str, str]) -> set[str]:
 
 @cache
 def names_imported(text: str) -> frozenset[str]:
-    """Modules, and the packages above them. What only type checkers see, and what a package gives when asked, is no import."""
+    """Return imported modules and the packages above them, without imports for type checkers and lazy attributes of a package."""
     tree = ast.parse(text)
     lazy = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "__getattr__"]
     lazy += [node for node in ast.walk(tree) if is_type_guard(node)]
@@ -196,25 +196,25 @@ def names_imported(text: str) -> frozenset[str]:
 
 
 def of_the_driver(texts: dict[str, str]) -> list[str]:
-    """Ways from what tasks run to what only the driver may load."""
-    allowed = set(told_to_run("in tasks") | told_to_run("plan"))
+    """Return import chains from modules of tasks to modules of the driver."""
+    allowed = set(modules_of_row("in tasks") | modules_of_row("plan"))
     packages = {name.rsplit(".", count)[0] for name in allowed for count in range(1, name.count(".") + 1)}
     wrong = []
     for start in sorted(texts):
-        if within(start, set(told_to_run("in tasks"))):
+        if within(start, set(modules_of_row("in tasks"))):
             found = loaded_with(texts, start)
-            wrong += [way(found, name) for name in found if name not in packages and not within(name, allowed)]
+            wrong += [import_chain(found, name) for name in found if name not in packages and not within(name, allowed)]
     return wrong
 
 
-def way(found: dict[str, str], name: str) -> str:
+def import_chain(found: dict[str, str], name: str) -> str:
     steps = [name]
     while found[steps[-1]]:
         steps.append(found[steps[-1]])
     return " -> ".join(reversed(steps))
 
 
-def test_what_tasks_run_never_loads_what_the_driver_runs():
+def test_tasks_never_load_modules_of_the_driver():
     assert of_the_driver(module_texts()) == []
 
 
@@ -234,15 +234,15 @@ def test_a_task_that_loads_the_driver_is_found(module, planted):
     assert any(f"{module} -> " in found for found in wrong)
 
 
-def test_what_only_type_checkers_see_loads_nothing():
+def test_imports_for_type_checkers_load_nothing():
     planted = "\nif TYPE_CHECKING:\n    from spark_ckpt.driver.incarnation import SparkIncarnation\n"
     texts = dict(module_texts())
     texts["spark_ckpt.tasks.group_host"] += planted
     assert of_the_driver(texts) == []
 
 
-def test_every_module_that_the_table_of_places_names_is_there():
-    named_there = told_to_run("in tasks") | told_to_run("plan")
+def test_every_module_in_the_table_of_places_exists():
+    named_there = modules_of_row("in tasks") | modules_of_row("plan")
     assert len(named_there) > 30
     assert named_there - module_texts().keys() == frozenset()
 
@@ -278,7 +278,7 @@ def dotted(module: Path) -> str:
 
 
 def needed(module: Path) -> set[str]:
-    """Modules that importing this one imports: the file's own level only, functions import when they are called."""
+    """Return modules that importing this one imports: only the file's top level; functions import when they are called."""
     tree, known = ast.parse(module.read_text()), known_modules()
     found = set()
     for node in tree.body:
@@ -315,13 +315,13 @@ def test_a_function_and_a_module_that_are_too_long_are_found():
 
 
 def test_no_two_modules_of_tests_have_one_name():
-    """Folders of tests are no packages: pytest refuses to collect two modules of one name."""
+    """Folders of tests are no packages: pytest refuses to collect two modules with one name."""
     modules = [path for top in ("tests", "integration_tests") for path in (ROOT / top).rglob("*.py")]
     names = Counter(path.name for path in modules if not (path.parent / "__init__.py").exists())
     assert [name for name, number in names.items() if number > 1 and name != "conftest.py"] == []
 
 
-# -- what tests touch --------------------------------------------------------------------------------------------------
+# -- private names in tests --------------------------------------------------------------------------------------------
 
 PRIVATE_NAMES_OF_OTHERS = {
     "Spark": {
@@ -330,9 +330,9 @@ PRIVATE_NAMES_OF_OTHERS = {
     "confluent-kafka": {"_ALL_BROKERS_DOWN", "_PARTITION_EOF", "_TRANSPORT"},
     "Python": {"_exit", "_replace"},
 }  # fmt: skip
-"""By owner. Spark offers no public way there; the others document theirs."""
+"""Private names by their owner. Spark has no public alternative; the others document theirs."""
 BY_NAME = ("setattr", "getattr", "delattr", "hasattr", "setitem", "attrgetter", "patch", "object")
-"""Functions that take the name of what they read or replace as a text."""
+"""Functions that take the name of an attribute as a text, to read or replace it."""
 
 
 def test_tests_and_benchmarks_touch_nothing_private():
@@ -346,7 +346,7 @@ def test_tests_and_benchmarks_touch_nothing_private():
 
 
 def private_names(text: str) -> set[str]:
-    """Private names that a text reads, imports or replaces, except those that a class has of itself or inherits."""
+    """Return private names that a text reads, imports or replaces, except those that a class defines itself or inherits."""
     if not re.search(r"\b_[A-Za-z]", text):
         return set()
     nodes = list(ast.walk(ast.parse(text)))
@@ -357,7 +357,7 @@ def private_names(text: str) -> set[str]:
 
 
 def is_own(node: ast.Attribute) -> bool:
-    """`self._name`, `cls._name` or `super()._name`."""
+    """Return True for `self._name`, `cls._name` or `super()._name`."""
     of = node.value.func if isinstance(node.value, ast.Call) else node.value
     return isinstance(of, ast.Name) and of.id in ("self", "cls", "super")
 
@@ -375,7 +375,7 @@ def names_touched(node: ast.AST) -> Iterator[str]:
 
 
 def is_a_namespace(node: ast.AST) -> bool:
-    """`vars(thing)` or `thing.__dict__`."""
+    """Return True for `vars(thing)` or `thing.__dict__`."""
     return last_name(node.func if isinstance(node, ast.Call) else node) in ("vars", "__dict__")
 
 
@@ -413,17 +413,17 @@ def test_a_private_name_in_a_test_is_found(planted):
         "machine.__class__",
     ],
 )
-def test_what_a_test_has_of_its_own_may_be_private(honest):
+def test_a_test_may_define_private_names(honest):
     assert private_names(honest) == set()
 
 
-def test_no_module_is_a_drawer_for_odds_and_ends():
+def test_no_module_is_named_utils_or_helpers():
     assert [
         named(module) for module in MODULES if module.stem in ("utils", "util", "helpers", "manager", "common")
     ] == []
 
 
-def test_every_public_name_is_there():
+def test_every_public_name_exists():
     assert [name for name in spark_ckpt.__all__ if getattr(spark_ckpt, name) is None] == []
 
 
@@ -438,7 +438,7 @@ def test_public_names_are_listed_once_and_can_be_discovered():
 
 
 def every_error() -> list[type[CkptError]]:
-    """All error classes of the core and the connectors; modules that need something absent are left out."""
+    """Return all error classes of the core and the connectors, except modules whose dependencies are missing."""
     product = [f"spark_ckpt.{folder}" for folder in ("tasks", "plan", "driver", "store", "epochs")]
     for package in (*product, "spark_rewind"):
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
@@ -454,7 +454,7 @@ def every_error() -> list[type[CkptError]]:
     )
 
 
-def test_every_error_says_what_where_and_what_to_do_next():
+def test_every_error_prints_its_condition_context_and_next_step():
     for kind in every_error():
         error = kind("what happened", hint="run this", epoch=7, nothing=None)
         assert str(error) == f"[{kind.condition}] what happened\n  epoch: 7\n  next: run this"
@@ -463,7 +463,7 @@ def test_every_error_says_what_where_and_what_to_do_next():
         assert isinstance(kind.retriable, bool), kind
 
 
-def test_every_error_survives_the_way_from_a_task():
+def test_every_error_survives_its_transfer_from_a_task():
     import pickle
 
     for kind in every_error():
@@ -471,7 +471,7 @@ def test_every_error_survives_the_way_from_a_task():
         assert (type(error), error.what, error.hint, error.context) == (kind, "what", "next", {"key": "('a',)"})
 
 
-def test_conditions_tell_errors_apart():
+def test_every_error_has_its_own_condition():
     conditions = [kind.condition for kind in every_error()]
     assert len(conditions) == len(set(conditions))
 

@@ -1,4 +1,4 @@
-"""A listener that waits for a network keeps nobody waiting."""
+"""A listener that waits for a network does not block the job."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_every_kind_of_event_is_passed_on_in_order_and_an_error_ends_nothing():
     assert {name for name in vars(RunListener) if name.startswith("on")} == EVENTS.keys()
 
 
-def test_nobody_waits_for_it_and_what_is_too_much_is_left_out(caplog):
+def test_a_slow_listener_does_not_block_and_loses_events_above_the_limit(caplog):
     listener = Slow()
     aside = Aside(listener, most=2)
     aside.start()
@@ -85,7 +85,7 @@ def test_nobody_waits_for_it_and_what_is_too_much_is_left_out(caplog):
     assert "events left out" in caplog.text
 
 
-def test_what_was_heard_before_the_end_is_passed_on_before_the_run_is_over():
+def test_events_before_the_end_are_delivered_before_the_run_is_over():
     listener = Slow()
     listener.free.set()
     aside = Aside(listener)
@@ -96,5 +96,5 @@ def test_what_was_heard_before_the_end_is_passed_on_before_the_run_is_over():
     assert [name for name, _ in listener.heard] == ["onIncarnationStarted", "onIncarnationEnded"]
 
 
-def test_one_that_never_began_keeps_nobody_waiting_at_its_end():
+def test_closing_a_listener_that_never_started_does_not_wait():
     Aside(Slow()).close()

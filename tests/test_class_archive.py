@@ -1,4 +1,4 @@
-"""Where Spark's archived classes are, and how they are made."""
+"""The archive of Spark's classes: its place, and its creation."""
 
 import os
 import subprocess
@@ -28,8 +28,8 @@ def test_without_an_archive_there_are_no_options(cache):
     assert class_archive.options() == ""
 
 
-def test_java_says_nothing_of_an_archive_it_cannot_use(archive):
-    """It would say so on standard output, in the middle of a command's JSON."""
+def test_java_prints_nothing_about_an_archive_it_cannot_use(archive):
+    """Java would print a warning on standard output, in the middle of a command's JSON."""
     archive.unlink()
     jar = next(class_archive.jars.pyspark_jars().glob("spark-launcher*.jar"))
     _said_by_java(f"-XX:ArchiveClassesAtExit={archive}", "-cp", jar, "org.apache.spark.launcher.Main")
@@ -44,7 +44,7 @@ def _said_by_java(*arguments):
     return subprocess.run([class_archive.jars.find_java(), *arguments], check=False, capture_output=True).stdout
 
 
-def test_an_archive_of_jars_that_were_installed_anew_is_left_alone(archive):
+def test_an_archive_of_reinstalled_jars_is_not_used(archive):
     before = min(each.stat().st_mtime for each in class_archive.jars.pyspark_jars().glob("*.jar")) - 1
     os.utime(archive, (before, before))
     assert class_archive.options() == ""
@@ -60,7 +60,7 @@ def test_an_archive_is_named_after_java_and_spark(cache, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("variable", ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"])
 def test_java_options_of_the_environment_do_not_hide_the_archive(cache, monkeypatch, variable):
-    """Java names them wherever it tells its version."""
+    """Java prints them whenever it prints its version."""
     before = class_archive.path()
     monkeypatch.setenv(variable, "-Dsome.property=1")
     class_archive.jars.reported_version.cache_clear()
@@ -87,16 +87,16 @@ def test_a_new_archive_replaces_those_of_uninstalled_jars(cache, monkeypatch, tm
     assert {each.stem for each in found[0].parent.glob("spark-*")} == {found[1].stem}
 
 
-def test_a_java_that_archives_nothing_is_told_with_its_log(cache, monkeypatch):
+def test_a_java_that_creates_no_archive_is_reported_with_its_log(cache, monkeypatch):
     def fails(command, stdout, **_):
         stdout.write(b"no archive today")
 
     monkeypatch.setattr(class_archive.subprocess, "run", _only_training(fails))
 
-    with pytest.raises(EnvironmentUnfit) as told:
+    with pytest.raises(EnvironmentUnfit) as failed:
         class_archive.create()
 
-    assert told.value.context["log"].read_text() == "no archive today"
+    assert failed.value.context["log"].read_text() == "no archive today"
     assert [left.name for left in class_archive.path().parent.iterdir()] == ["archive.log"]
 
 

@@ -82,11 +82,11 @@ def test_confirmed_names_are_a_text_with_commas_or_several_texts():
 @pytest.mark.parametrize(
     ("asked", "shown"), [(None, "0.0.0.0:80"), (True, "127.0.0.1:4141"), ("4142", "4142"), (False, None)]
 )
-def test_a_start_says_where_the_page_is_else_the_setting_does(asked, shown):
+def test_the_page_address_of_a_start_has_priority_over_the_setting(asked, shown):
     assert JobConfig.of({"ui": "0.0.0.0:80"}, {}).with_page(asked).ui == shown
 
 
-def test_a_mistyped_interval_is_told_of_an_epoch_per_batch_too():
+def test_the_error_of_a_mistyped_interval_names_an_epoch_per_batch_too():
     with pytest.raises(ConfigInvalid, match="'every batch'"):
         JobConfig.of({"interval": "every bach"}, {})
 

@@ -1,4 +1,4 @@
-"""Connectors are found by their entry points; what is wrong with one is told with a name, and hurts nobody else."""
+"""Connectors are found by their entry points; a broken one is reported by name, and affects only its users."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Install = Callable[..., str]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Puts a distribution with one connector on the path, as pip does; returns the module's name."""
+    """Put a distribution with one connector on the path, as pip does; return the module's name."""
 
     def put(code: str, name: str = "ledger", attribute: str = "", extras: tuple[str, ...] = ()) -> str:
         number = next(_NUMBERS)
@@ -62,7 +62,7 @@ def test_a_connector_is_found_by_its_entry_point(install: Install, attribute: st
     assert connectors.promises(found.sinks()[0]) == ["rows exactly once", "tells what it has published"]
 
 
-def test_our_own_connectors_are_found_like_anybodys() -> None:
+def test_our_own_connectors_are_found_like_any_other() -> None:
     assert {"delta", "files", "kafka"} <= set(connectors.names())
     assert all(connectors.named(name).sources() for name in ("delta", "files", "kafka"))
 
@@ -82,7 +82,7 @@ def test_an_extra_that_was_taken_for_a_connector_is_named_as_what_to_install() -
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "message"),
     [
         ("import no_such_library", "no_such_library"),
         ("1 / 0", "ZeroDivisionError"),
@@ -97,12 +97,12 @@ def test_an_extra_that_was_taken_for_a_connector_is_named_as_what_to_install() -
         (GOOD.replace("sinks=", "colour='red', sinks="), "colour"),
     ],
 )
-def test_a_broken_declaration_is_told(install: Install, code: str, told: str) -> None:
+def test_a_broken_declaration_is_reported(install: Install, code: str, message: str) -> None:
     install(code)
 
     with pytest.raises(ConnectorBroken) as broken:
         connectors.named("ledger")
-    assert told in broken.value.what
+    assert message in broken.value.what
     assert broken.value.hint
 
 
@@ -114,7 +114,7 @@ def test_a_library_that_is_missing_is_installed_by_the_packages_extra(install: I
     assert broken.value.hint == f"pip install '{module}[ledger]'"
 
 
-def test_a_newer_contract_is_refused_before_anything_else_of_it_is_believed(install: Install) -> None:
+def test_a_newer_contract_is_refused_before_its_other_fields_are_read(install: Install) -> None:
     install(GOOD.replace("contract=1", f"contract={CONTRACT + 1}").replace('sinks=("LedgerSink",)', "sinks=5"))
 
     with pytest.raises(ConnectorTooNew, match=f"contract {CONTRACT + 1}") as newer:
@@ -122,14 +122,14 @@ def test_a_newer_contract_is_refused_before_anything_else_of_it_is_believed(inst
     assert "pip install --upgrade spark-ckpt" in newer.value.hint
 
 
-def test_a_class_that_lacks_a_method_is_told_with_the_method(install: Install) -> None:
+def test_a_class_that_lacks_a_method_is_reported_with_the_method(install: Install) -> None:
     install(GOOD.replace("def publisher(self, spark, context): ...", "pass"))
 
     with pytest.raises(ConnectorBroken, match="lacks publisher"):
         connectors.named("ledger").sinks()
 
 
-def test_a_class_that_is_not_there_is_told(install: Install) -> None:
+def test_a_missing_class_is_reported(install: Install) -> None:
     install(GOOD.replace("class LedgerSink", "class OtherSink"))
 
     with pytest.raises(ConnectorBroken, match="LedgerSink cannot be imported"):
@@ -143,7 +143,7 @@ def test_two_packages_with_one_name_are_refused(install: Install) -> None:
         connectors.named("ledger")
 
 
-def test_a_broken_package_hurts_nobody_who_does_not_use_it(install: Install) -> None:
+def test_a_broken_package_affects_only_jobs_that_use_it(install: Install) -> None:
     install("import no_such_library")
 
     assert connectors.named("kafka").connector.jars
@@ -171,17 +171,17 @@ def test_a_session_with_an_unknown_connector_is_refused_before_java_starts(monke
         spark_session.session("x", "cobol")
 
 
-def test_the_list_shows_the_broken_beside_the_whole(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_has_broken_and_working_connectors(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
     install("import no_such_library", name="broken")
     install(GOOD)
 
     code = exit_code(["connectors", "--json"])
 
-    told = json.loads(capsys.readouterr().out)["connectors"]
+    listed = json.loads(capsys.readouterr().out)["connectors"]
     assert code == ConnectorBroken.exit_code
-    assert told["broken"]["error"]["condition"] == "CKPT_CONNECTOR_BROKEN"
-    assert told["ledger"]["sinks"]["LedgerSink"][0] == "rows exactly once"
-    assert told["kafka"]["jars"][0].startswith("org.apache.spark:spark-sql-kafka")
+    assert listed["broken"]["error"]["condition"] == "CKPT_CONNECTOR_BROKEN"
+    assert listed["ledger"]["sinks"]["LedgerSink"][0] == "rows exactly once"
+    assert listed["kafka"]["jars"][0].startswith("org.apache.spark:spark-sql-kafka")
 
 
 def test_the_list_is_readable(capsys: pytest.CaptureFixture[str]) -> None:

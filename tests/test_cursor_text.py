@@ -1,4 +1,4 @@
-"""People read positions in words and times; JSON output keeps the cursor."""
+"""Positions are printed in words and times; JSON output has the cursor."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from spark_ckpt.cursor_text import cursor_text
 
 
 @pytest.mark.parametrize(
-    ("cursor", "said"),
+    ("cursor", "text"),
     [
         (
             {"format": 2, "path": "/in", "count": 42, "bytes": 9, "newest_ms": 1_700_000_000_000, "segments": []},
@@ -25,9 +25,9 @@ from spark_ckpt.cursor_text import cursor_text
         ({}, "{}"),
     ],
 )
-def test_a_cursor_is_told_in_words(cursor, said):
-    assert cursor_text(cursor) == said
+def test_a_cursor_is_printed_in_words(cursor, text):
+    assert cursor_text(cursor) == text
 
 
-def test_a_known_lag_is_told():
+def test_a_known_lag_is_printed():
     assert cursor_text({"t": {"0": 5}}, lag=12345) == "t 0:5; 12,345 rows behind"

@@ -1,4 +1,4 @@
-"""What PySpark launches for a session of ours inherits "ignored" for the signals that stop a program."""
+"""Processes that PySpark launches for our session inherit "ignored" for the signals that stop a program."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ ASKS = "import signal; print(*(signal.getsignal(n) is signal.SIG_IGN for n in (s
 
 
 def answer() -> str:
-    """What a child says that is launched as PySpark launches its Java process."""
+    """Return the output of a child that is launched as PySpark launches its Java process."""
     child = java_gateway.Popen([sys.executable, "-c", ASKS], stdout=subprocess.PIPE, text=True, preexec_fn=None)
     return child.communicate(timeout=60)[0].strip()
 
 
-def test_only_what_is_launched_inside_ignores_the_signals():
-    heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts the tests may ignore it
+def test_only_processes_launched_inside_ignore_the_signals():
+    previous = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # the process that starts the tests may ignore it
     try:
         _check_launches()
     finally:
-        signal.signal(signal.SIGINT, heard)
+        signal.signal(signal.SIGINT, previous)
 
 
 def _check_launches():
@@ -36,7 +38,7 @@ def _check_launches():
     assert answer() == "False False"
 
 
-def test_what_is_launched_inside_hands_the_first_module_of_python_processes_on(monkeypatch: pytest.MonkeyPatch):
+def test_processes_launched_inside_inherit_the_first_module_of_python_processes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PYTHONPATH", "/own")
     asks = "import os; print(os.environ['PYTHONPATH'])"
     with launched_deaf():
@@ -46,7 +48,7 @@ def test_what_is_launched_inside_hands_the_first_module_of_python_processes_on(m
         assert child.communicate(timeout=60)[0].decode().split() == [f"{PYTHON_START}:/own"]
 
 
-def test_a_launch_that_fails_leaves_pyspark_as_it_was():
+def test_a_failed_launch_restores_pyspark():
     before = java_gateway.Popen
     with pytest.raises(RuntimeError), launched_deaf():
         raise RuntimeError("no Java")

@@ -1,4 +1,4 @@
-"""Nobody meets an error that nobody has explained."""
+"""Every error has an explanation."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from spark_ckpt.pages.errors import errors_page
 ROOT = Path(spark_ckpt.__file__).parents[1]
 MODULES = [*(ROOT / "spark_ckpt").rglob("*.py"), *(ROOT / "connectors").rglob("*.py")]
 NOBODY_MEETS = {"CKPT_ERROR", "CKPT_SIMULATED_QUERY_DIED"}
-"""The base of all, and what a simulated query dies of."""
+"""The base class, and the error of a simulated query."""
 
 
 def defined_in(text: str) -> set[str]:
-    """Conditions that a module's classes define, by its text: a module that nothing imports is looked at, too."""
+    """Return the conditions that a module's classes define, read from its text, so that unimported modules count, too."""
     classes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
     values = [statement.value for node in classes for statement in node.body if assigns(statement, "condition")]
     return {value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)}
@@ -54,7 +54,7 @@ def test_a_new_error_without_an_explanation_is_found():
     assert defined_in(planted) - CAUSES.keys() == {"CKPT_PLANTED"}
 
 
-def test_the_command_knows_every_condition_that_there_is():
+def test_the_command_knows_every_condition():
     assert set(conditions()) == every_condition()
 
 
@@ -91,22 +91,24 @@ def test_a_misspelt_condition_is_answered_with_the_nearest_one():
     assert caught.value.hint == "did you mean CKPT_EPOCH_DAMAGED?"
 
 
-def test_an_error_of_a_foreign_connector_is_told_by_its_docstring():
+def test_an_error_of_a_foreign_connector_is_explained_by_its_docstring():
     class LedgerClosed(CkptError):
         """The ledger is closed at night."""
 
         condition = "CKPT_LEDGER_CLOSED"
 
-    told = explanation_of(LedgerClosed)
-    assert (told.meaning, told.condition) == ("The ledger is closed at night.", "CKPT_LEDGER_CLOSED")
-    assert told.cause
+    explanation = explanation_of(LedgerClosed)
+    assert (explanation.meaning, explanation.condition) == ("The ledger is closed at night.", "CKPT_LEDGER_CLOSED")
+    assert explanation.cause
 
 
 def test_the_command_prints_meaning_cause_and_cure(capsys):
     assert exit_code(["explain", "CKPT_STORE_IN_USE"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    told = explained("CKPT_STORE_IN_USE")
-    assert all(text in printed for text in (told.condition, told.meaning, told.cause, told.cure))
+    explanation = explained("CKPT_STORE_IN_USE")
+    assert all(
+        text in printed for text in (explanation.condition, explanation.meaning, explanation.cause, explanation.cure)
+    )
 
 
 def test_the_command_without_a_condition_lists_all(capsys):
@@ -119,6 +121,6 @@ def test_a_condition_that_does_not_exist_is_wrong_use(capsys):
     assert "CKPT_CONFIG_INVALID" in capsys.readouterr().err
 
 
-def test_the_page_of_errors_is_what_the_errors_say():
+def test_the_page_of_errors_is_generated_from_the_errors():
     """Regenerate with: python -m spark_ckpt.pages.errors > docs/errors.md"""
     assert (ROOT / "docs" / "errors.md").read_text() == errors_page()

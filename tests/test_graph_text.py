@@ -1,4 +1,4 @@
-"""A graph as a text, as a user reads it."""
+"""The text of a graph for the user."""
 
 from types import SimpleNamespace
 
@@ -38,7 +38,7 @@ def lines(*bindings, edges=()):
     return [line.rstrip() for line in graph_text("sales", bindings, edges).splitlines()]
 
 
-def test_operations_between_two_operators_stand_on_one_line_in_the_order_of_rows():
+def test_operations_between_two_operators_are_on_one_line_in_the_order_of_rows():
     rows = step(step(source("orders"), "filter"), "select")
     assert lines(sunk(step(operator(rows, "spent", "customer", "day"), "select"), "out")) == [
         "job sales",
@@ -50,7 +50,7 @@ def test_operations_between_two_operators_stand_on_one_line_in_the_order_of_rows
     ]
 
 
-def test_a_sink_on_the_way_stands_where_it_gets_its_rows():
+def test_a_sink_in_the_middle_is_drawn_where_it_gets_its_rows():
     rows = step(source("orders"), "filter")
     assert lines(sunk(rows, "large"), sunk(step(rows, "select"), "out"))[2:5] == [
         "    └── select",
@@ -59,7 +59,7 @@ def test_a_sink_on_the_way_stands_where_it_gets_its_rows():
     ]
 
 
-def test_a_loop_is_drawn_as_what_comes_out_and_what_goes_in():
+def test_a_loop_is_drawn_by_its_output_and_its_input():
     loop = EdgeNode("again", None, feedback=True)
     tried = operator(UnionNode((source("orders"), loop), None), "tried", "id")
     assert lines(sunk(tried, "out"), edges=[EdgeBinding(loop, step(tried, "filter"))]) == [
@@ -74,7 +74,7 @@ def test_a_loop_is_drawn_as_what_comes_out_and_what_goes_in():
     ]
 
 
-def test_what_two_branches_read_is_drawn_once():
+def test_a_stream_that_two_branches_read_is_drawn_once():
     rows = step(WatermarkNode(source("orders"), "at", 1000), "filter")
     left, right = operator(rows, "a", "k"), step(rows, "select")
     assert lines(
@@ -96,7 +96,7 @@ def test_what_two_branches_read_is_drawn_once():
     ]
 
 
-def test_streams_that_part_behind_an_operator_come_first():
+def test_streams_that_split_after_an_operator_come_first():
     rows = step(source("orders"), "filter")
     counted = operator(rows, "counts", "k")
     drawn = lines(

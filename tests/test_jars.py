@@ -1,4 +1,4 @@
-"""Jars: every one locked by its content, downloaded once, another content or a missing one told before a
+"""Jars: each one is locked by its digest and downloaded once; a missing or different one is reported before a
 session starts.
 """
 
@@ -24,7 +24,7 @@ def _jar(name: str, version: str = "1.0") -> Jar:
 
 
 class Repository:
-    """Stands for Ivy and the network: writes what it has where Ivy would."""
+    """Replaces Ivy and the network: writes the jars that it has to Ivy's folder."""
 
     def __init__(self, *jars_it_has: Jar) -> None:
         self.has = set(jars_it_has)
@@ -52,7 +52,7 @@ def _resolve(*choices: list[Jar]) -> list[Path]:
     return jars.fetch(choices, "the test")
 
 
-def test_jars_are_downloaded_once_in_one_go(repository: Repository) -> None:
+def test_jars_are_downloaded_once_in_one_request(repository: Repository) -> None:
     a, b = _jar("a"), _jar("b")
     repository.has = {a, b}
 
@@ -71,14 +71,14 @@ def test_a_version_that_the_mirror_lacks_is_replaced_by_the_next(repository: Rep
     assert repository.asked == [[a, new], [old]]
 
 
-def test_a_jar_that_cannot_be_had_is_named_with_what_to_do(repository: Repository) -> None:
+def test_an_unavailable_jar_is_named_with_advice(repository: Repository) -> None:
     with pytest.raises(EnvironmentUnfit, match=r"org\.example:a:1\.0") as missing:
         _resolve([_jar("a")])
 
     assert "SPARK_CKPT_IVY_SETTINGS" in missing.value.hint
 
 
-def test_another_content_than_the_locked_one_is_never_used(repository: Repository) -> None:
+def test_a_jar_with_another_digest_is_never_used(repository: Repository) -> None:
     a = _jar("a")
     repository.has = repository.damaged = {a}
 
@@ -133,7 +133,7 @@ ROW = {"group": "org.example", "artifact": "a", "versions": [{"version": "1.0", 
         json.dumps({"format": 1, "jars": [{"group": "org.example"}]}),
     ],
 )
-def test_a_lock_file_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
+def test_an_invalid_lock_file_is_refused(tmp_path: Path, content: str) -> None:
     lock = tmp_path / "jars.lock.json"
     lock.write_text(content)
 
@@ -168,7 +168,7 @@ def test_java_must_be_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("program", "told"), [("#!/bin/sh\nexec sleep 60\n", "no version within"), ("no program", "cannot be run")]
 )
-def test_a_java_that_does_not_answer_is_told(
+def test_a_java_that_does_not_answer_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, told: str
 ) -> None:
     _fake_java(tmp_path, "")
@@ -183,7 +183,7 @@ def test_a_java_that_does_not_answer_is_told(
         jars.find_java.cache_clear()
 
 
-def test_no_java_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     jars.find_java.cache_clear()

@@ -1,4 +1,4 @@
-"""A driver asks Java once for each class, and again for what may change."""
+"""A driver looks up each Java class once, and repeats only lookups whose answer may change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_ckpt.spark_internals.java_classes import (
 
 
 class Java:
-    """Answers Py4J's questions for names, and counts them. `classes`: full names by the names that are asked for."""
+    """Answer and count Py4J's lookups of names. `classes`: full names by the names that are looked up."""
 
     converters = None
     gateway_property = SimpleNamespace(pool=None)
@@ -44,7 +44,7 @@ def remembering(java: Java) -> JVMView:
     return jvm
 
 
-def test_a_class_is_asked_for_once_by_its_packages_or_its_full_name() -> None:
+def test_a_class_is_looked_up_once_by_its_packages_or_its_full_name() -> None:
     java = Java()
     java.add("org.apache.spark.SparkFiles", "org.apache.spark.sql.functions")
     jvm = remembering(java)
@@ -73,7 +73,7 @@ def test_a_class_of_a_jar_that_is_added_later_is_found() -> None:
 
 
 @pytest.mark.parametrize(("name", "times"), [("PythonUtils", 1), ("SparkConf", 2)])
-def test_of_short_names_only_pysparks_own_are_remembered(name: str, times: int) -> None:
+def test_only_pysparks_own_short_names_are_cached(name: str, times: int) -> None:
     java = Java(**{name: f"org.apache.spark.{name}"})
     jvm = remembering(java)
     assert isinstance(getattr(jvm, name), JavaClass)
@@ -81,7 +81,7 @@ def test_of_short_names_only_pysparks_own_are_remembered(name: str, times: int) 
     assert java.asked == [name] * times
 
 
-# -- planted bugs: each is found by a verdict above -----------------------------------------------------------------------
+# -- planted bugs: a test above finds each one --------------------------------------------------------------------------
 
 
 def asks_each_time(self: JVMView, name: str) -> object:
@@ -89,7 +89,7 @@ def asks_each_time(self: JVMView, name: str) -> object:
 
 
 def remembers_each_name(self: RememberingPackage, name: str) -> object:
-    """A name without a class is remembered as a package, so a class of a jar that is added later is never found."""
+    """Remember a name without a class as a package, so that a class of a later jar is never found."""
     found = JavaPackage.__getattr__(self, name)
     if isinstance(found, JavaPackage):
         found.__class__ = RememberingPackage
@@ -104,25 +104,29 @@ def remembers_no_class(self: RememberingPackage, name: str) -> object:
 
 
 @pytest.mark.parametrize(("kind", "bug"), [(RememberingJvm, asks_each_time), (RememberingPackage, remembers_no_class)])
-def test_a_memory_that_asks_again_is_found(kind: type, bug: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_cache_that_repeats_lookups_is_found(
+    kind: type, bug: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kind, "__getattr__", bug)
     with pytest.raises(AssertionError):
-        test_a_class_is_asked_for_once_by_its_packages_or_its_full_name()
+        test_a_class_is_looked_up_once_by_its_packages_or_its_full_name()
 
 
-def test_a_memory_of_names_that_may_become_classes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_cache_of_names_that_may_become_classes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RememberingPackage, "__getattr__", remembers_each_name)
     with pytest.raises(AssertionError):
         test_a_class_of_a_jar_that_is_added_later_is_found()
 
 
-def test_a_memory_of_packages_outside_of_sparks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_cache_of_packages_outside_of_sparks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java_classes, "PACKAGES", PACKAGES | {"added"})
     with pytest.raises(AssertionError):
         test_a_class_of_a_jar_that_is_added_later_is_found()
 
 
-def test_a_memory_of_short_names_that_a_program_may_import_anew_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_cache_of_short_names_that_a_program_may_import_again_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(java_classes, "SHORT_NAMES", SHORT_NAMES | {"SparkConf"})
     with pytest.raises(AssertionError):
-        test_of_short_names_only_pysparks_own_are_remembered("SparkConf", 2)
+        test_only_pysparks_own_short_names_are_cached("SparkConf", 2)

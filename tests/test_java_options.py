@@ -1,4 +1,4 @@
-"""What a session tells Java beside the user's own options."""
+"""A session adds its own Java options to the user's."""
 
 import tempfile
 from contextlib import nullcontext
@@ -51,7 +51,7 @@ def options(own: str | None = None) -> str:
     return spark_session.session("app", conf={} if own is None else {DRIVER_OPTIONS: own})[DRIVER_OPTIONS]
 
 
-def test_archived_classes_and_late_optimisation_stand_beside_the_users_options():
+def test_archived_classes_and_late_optimisation_are_added_to_the_users_options():
     assert options("-Xss4m").split()[:2] == ["-Xss4m", ARCHIVE]
     assert "-XX:Tier4BackEdgeThreshold=400000" in options("-Xss4m")
 
@@ -60,12 +60,12 @@ def test_without_options_of_the_user_the_session_has_ours():
     assert options() == options("")
 
 
-def test_the_users_own_archive_wins():
+def test_the_users_own_archive_has_priority():
     assert ARCHIVE not in options("-XX:SharedArchiveFile=mine.jsa")
 
 
 @pytest.mark.parametrize("own", ["-XX:TieredStopAtLevel=1", "-XX:CompileThresholdScaling=2", "-XX:-TieredCompilation"])
-def test_what_the_user_says_about_the_compiler_wins(own):
+def test_the_users_compiler_options_have_priority(own):
     assert options(own).split()[:2] == [own, ARCHIVE]
     assert "Tier4" not in options(own)
 
@@ -82,7 +82,7 @@ def test_the_workers_sockets_have_a_folder_that_a_killed_driver_does_not_leave()
     assert spark_session.session("app")["spark.python.unix.domain.socket.dir"] == folder, "one for the process"
 
 
-def test_where_a_folder_of_their_own_has_too_long_a_path_the_sockets_are_among_the_temporary_files(monkeypatch):
+def test_sockets_whose_own_folder_has_too_long_a_path_are_in_the_temporary_folder(monkeypatch):
     room = len(tempfile.gettempdir())
     monkeypatch.setattr(spark_session, "unix_sockets", lambda folder: {"at": folder} if len(folder) <= room else {})
     assert spark_session.session("app")["at"] == tempfile.gettempdir()

@@ -1,4 +1,4 @@
-"""What somebody sees of a run in a terminal."""
+"""The view of a run in a terminal."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ def test_rows_epoch_and_lag_are_there():
         assert expected in shown
 
 
-def test_what_the_job_waits_for_is_said():
+def test_the_view_names_the_cause_of_a_wait():
     outage = {"condition": "CKPT_STORE_FULL", "waited_ms": 5000}
     assert "waits: CKPT_STORE_FULL, 5 s" in text_of(picture([record(1, outage=outage)], {}))
 
 
-def test_how_long_the_newest_epoch_took_to_align_is_said_part_by_part():
+def test_the_view_has_the_times_of_the_newest_epochs_parts():
     parts = {"barrier": 120, "snapshot": 1480, "decision": 20}
     assert "barrier 0.12 s, snapshot 1.48 s, decision 0.02 s" in text_of(picture([record(1, epochPartsMs=parts)], {}))
     assert "alignment" not in text_of(picture([record(1)], {}))
 
 
-def test_in_a_file_the_picture_ends_its_last_line():
+def test_in_a_file_the_view_ends_with_a_line_break():
     console = Console(width=120, file=io.StringIO(), color_system=None)
     follow(lambda: [record(1)], dict, lambda _: True, console)
-    told = console.file.getvalue()
-    assert told.count("job orders") == 1
-    assert told.endswith("\n")
+    printed = console.file.getvalue()
+    assert printed.count("job orders") == 1
+    assert printed.endswith("\n")
 
 
-def test_rows_that_were_left_out_are_told_only_if_there_are_any():
+def test_omitted_rows_are_counted_only_if_there_are_any():
     totals = {"numInputRows": 1, "numOutputRows": 1, "late": 4, "rejected": 0}
     shown = text_of(picture([record(1, totals=totals)], {}))
     assert "4 rows" in shown
@@ -62,7 +62,7 @@ def test_names_are_text_and_not_markup():
 
 
 @pytest.mark.parametrize(("over", "expected"), [(False, "starting"), (True, "ended before")])
-def test_before_the_first_batch_it_says_so(over, expected):
+def test_the_view_says_that_no_batch_has_run_yet(over, expected):
     assert expected in text_of(picture([], {}, over))
 
 
@@ -84,7 +84,7 @@ def test_a_run_is_shown_until_it_is_over():
     assert next(polls, "all asked") == "all asked"
 
 
-def test_watching_ends_before_the_run_if_somebody_says_how_long():
+def test_watching_ends_after_the_given_time():
     console = Console(width=120, file=io.StringIO(), color_system=None)
     follow(lambda: [record(2)], dict, lambda wait_s: False, console, seconds=0)
 

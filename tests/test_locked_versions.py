@@ -1,4 +1,4 @@
-"""The gate installs exact versions, and the README's command the same test tools: no new release turns either red."""
+"""The gate installs exact versions, and the README's command the same test tools, so no new release breaks either."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ AN_EXACT_VERSION = re.compile(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*")
 
 
 def asked_by(extra: str) -> list[Requirement]:
-    """Everything that an extra asks for, extras inside extras included."""
+    """Return all requirements of an extra, with those of nested extras."""
     inner = [name for each in EXTRAS[extra] if each.name == "spark-ckpt" for name in each.extras]
     own = [each for each in EXTRAS[extra] if each.name != "spark-ckpt"]
     return [*own, *(each for name in inner for each in asked_by(name))]
 
 
 def unlocked(requirements: list[Requirement], locked: dict[str, str]) -> list[str]:
-    """Those that the lock has no fitting version for."""
+    """Return requirements without a fitting version in the lock."""
     return [
         str(each) for each in requirements if not each.specifier.contains(locked.get(canonicalize_name(each.name), "0"))
     ]
@@ -39,7 +39,7 @@ def open_ranges(texts: list[str]) -> list[str]:
 
 
 def reached(name: str, extras: frozenset[str] = frozenset(), seen: set[tuple[str, str]] | None = None) -> set[str]:
-    """The distributions that an installed one brings into this environment."""
+    """Return the distributions that an installed one brings into this environment."""
     seen = set() if seen is None else seen
     for extra in ("", *sorted(extras)):
         if (name, extra) in seen:
@@ -57,7 +57,7 @@ def test_every_line_of_the_lock_is_one_exact_version():
     assert [line for line in LINES if not AN_EXACT_VERSION.fullmatch(line)] == []
 
 
-def test_the_lock_has_a_fitting_version_of_everything_that_the_project_asks_for():
+def test_the_lock_has_a_fitting_version_of_every_requirement():
     asked = [*map(Requirement, PROJECT["dependencies"]), *asked_by("test")]
     assert len(asked) > 30
     assert unlocked(asked, LOCKED) == []
@@ -73,13 +73,13 @@ def test_a_requirement_without_a_locked_version_is_found():
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the lock is of Python 3.11")
-def test_the_lock_has_what_the_requirements_bring():
+def test_the_lock_has_the_requirements_of_the_requirements():
     missing = reached("spark-ckpt", frozenset(["test"])) - LOCKED.keys() - {"spark-ckpt"}
     assert missing == set()
 
 
-def test_what_only_tests_need_is_pinned_to_the_locked_version():
-    """Of PySpark and protobuf, which jobs need as well, the extra narrows a range."""
+def test_requirements_of_tests_only_are_pinned_to_the_locked_version():
+    """PySpark and protobuf, which jobs need as well, have a narrower range in the extra."""
     own = [
         each for each in PROJECT["optional-dependencies"]["test"] if not re.match(r"spark-ckpt|pyspark|protobuf", each)
     ]

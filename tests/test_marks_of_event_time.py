@@ -1,4 +1,4 @@
-"""Which event times an operator's inputs have, and what they are called in epochs."""
+"""Inputs of an operator with event time, and their names in epochs."""
 
 from spark_ckpt.plan.graph import (
     EdgeNode,
@@ -35,7 +35,7 @@ def names(*operators):
     return [(mark.operator, mark.input, mark.node.delay_ms) for mark in marks_of(*operators)]
 
 
-def test_an_input_is_called_after_what_its_rows_come_from():
+def test_an_input_is_named_after_the_origin_of_its_rows():
     union = UnionNode((step(timed(ORDERS)), step(PAYMENTS), timed(step(LOOP), 7)), None)
     assert names(operator(union)) == [("op", "orders", 1000), ("op", "loop", 7)]
     assert names(operator(timed(UnionNode((ORDERS, PAYMENTS), None)))) == [("op", "orders+payments", 1000)]

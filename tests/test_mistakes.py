@@ -1,6 +1,6 @@
-"""Beginner's mistakes that need no Spark to be refused: each ends in one typed error, with a word of its advice.
+"""Beginner's mistakes that are refused without Spark: each raises one typed error, with a word of its advice.
 
-Mistakes on streams of a job stand in `integration_tests/runtime/test_first_mistakes.py`, those at the command line in
+Mistakes on streams of a job are in `integration_tests/runtime/test_first_mistakes.py`, those at the command line in
 `tests/cli/test_user_mistakes.py`.
 """
 
@@ -162,7 +162,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_ends_in_one_typed_error_that_names_what_to_do(mistake: str) -> None:
+def test_a_mistake_raises_one_typed_error_with_advice(mistake: str) -> None:
     make, condition, advice = MISTAKES[mistake]
 
     with pytest.raises(CkptError) as refused:
@@ -208,7 +208,7 @@ def a_number(key, frames, state):
         (a_number, "a tuple, a dict or a DataFrame"),
     ],
 )
-def test_a_mistake_in_a_keyed_function_names_operator_key_and_what_to_do(
+def test_a_mistake_in_a_keyed_function_names_operator_key_and_advice(
     tmp_path: Path, function: Callable[..., object], advice: str
 ) -> None:
     bound = operator(function).bind(Binding("totals"))  # type: ignore[attr-defined]

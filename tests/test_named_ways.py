@@ -1,4 +1,4 @@
-"""What an error, a help text or a page tells its reader to type exists: every command, option, argument and setting."""
+"""Every command, option, argument and setting that an error, a help text or a page names exists."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_everything_that_a_hint_advises_exists():
 
 
 def test_everything_that_a_cause_or_a_cure_advises_exists():
-    texts = [(name, text) for name, told in CAUSES.items() for text in (told.cause, told.cure)]
+    texts = [(name, text) for name, each in CAUSES.items() for text in (each.cause, each.cure)]
     assert [(name, wrong) for name, text in texts for wrong in wrong_advice(text)] == []
 
 
@@ -57,11 +57,11 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "wrong"), WRONG, ids=[wrong for _, wrong in WRONG])
-def test_a_text_that_names_what_does_not_exist_is_condemned(text, wrong):
+def test_a_text_that_names_a_missing_option_is_found(text, wrong):
     assert wrong in wrong_advice(text)
 
 
-def test_a_wrong_hint_of_a_module_is_condemned_wherever_it_is_written(tmp_path):
+def test_a_wrong_hint_of_a_module_is_found_in_any_form(tmp_path):
     module = tmp_path / "planted.py"
     module.write_text(
         '_HINT = "use --takeover"\nraise E("x", hint=f"spark-ckpt show {store} " "--long" if a else "fine")\n'

@@ -1,4 +1,4 @@
-"""A job on a PySpark that cannot run it is refused, with the command that installs one. An outbox needs less of PySpark."""
+"""A job on a PySpark that cannot run it is refused, with the command that installs one. An outbox supports more versions."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from spark_ckpt.errors import EnvironmentUnfit
 from spark_ckpt.spark_versions import JOBS, require_spark_of_jobs
 
 OLD = "import sys, pyspark.sql.datasource; sys.modules['pyspark.sql.streaming.datasource'] = None; "
-"""As PySpark 4.1: the module is not there. What 4.2 itself imports of it comes first."""
+"""As in PySpark 4.1, the module is missing. Imports of it by 4.2 itself come first."""
 
 
 @pytest.mark.parametrize("module", ["spark_ckpt_files", "spark_ckpt_delta"])
 def test_an_old_pyspark_is_refused_with_the_versions_that_work(module: str) -> None:
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", f"{OLD}import {module}.stream"], capture_output=True, text=True, timeout=120, check=False
     )
-    assert told.returncode
-    assert "EnvironmentUnfit: [CKPT_ENVIRONMENT_UNFIT] PySpark " in told.stderr
-    assert "pyspark>=4.2.0,<4.3" in told.stderr
+    assert done.returncode
+    assert "EnvironmentUnfit: [CKPT_ENVIRONMENT_UNFIT] PySpark " in done.stderr
+    assert "pyspark>=4.2.0,<4.3" in done.stderr
 
 
-def test_a_pyspark_that_has_it_is_taken() -> None:
+def test_a_pyspark_with_the_module_is_accepted() -> None:
     subprocess.run([sys.executable, "-c", "import spark_ckpt_files.stream"], timeout=120, check=True)
 
 
@@ -41,7 +41,7 @@ def test_a_job_on_another_pyspark_is_refused_with_the_command_that_installs_one(
 
 
 @pytest.mark.parametrize("version", ["4.2.0", "4.2.1", "4.2.0.dev2"])
-def test_the_pyspark_of_jobs_is_taken(version: str) -> None:
+def test_the_pyspark_of_jobs_is_accepted(version: str) -> None:
     require_spark_of_jobs("ckpt.Job", version)
 
 
@@ -55,14 +55,14 @@ def test_job_and_session_compare_the_version_that_runs(monkeypatch: pytest.Monke
 
 def test_a_name_that_an_old_pyspark_cannot_load_is_refused_the_same_way() -> None:
     code = "import sys, pyspark; pyspark.__version__ = '3.5.6'; sys.modules['pyspark.sql.conversion'] = None; "
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", f"{code}import spark_ckpt; spark_ckpt.Outbox; spark_ckpt.Job"],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert "EnvironmentUnfit: [CKPT_ENVIRONMENT_UNFIT] PySpark 3.5.6 cannot run ckpt.Job" in told.stderr
+    assert "EnvironmentUnfit: [CKPT_ENVIRONMENT_UNFIT] PySpark 3.5.6 cannot run ckpt.Job" in done.stderr
 
 
 def test_the_extra_brings_the_pyspark_that_jobs_run_on() -> None:

@@ -19,7 +19,7 @@ ALLOWED = [
 REFUSED = ["a%20b", "a%2Fb", "%c3%bc", "a\\b", "a\tb", "a\nb", "a\x7fb"]
 
 
-def test_a_path_has_one_spelling_whatever_links_and_dots_lead_to_it(tmp_path, monkeypatch):
+def test_a_path_has_one_spelling_for_all_links_and_dots(tmp_path, monkeypatch):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     monkeypatch.chdir(tmp_path)
@@ -42,7 +42,7 @@ def test_a_path_has_one_spelling_whatever_links_and_dots_lead_to_it(tmp_path, mo
         ("hdfs://name:9000/t", "hdfs://name:9000/t"),
     ],
 )
-def test_a_uri_keeps_what_is_an_address_and_loses_options_and_secrets(uri, place):
+def test_a_uri_keeps_its_address_and_loses_options_and_secrets(uri, place):
     assert place_of(uri) == place
 
 
@@ -55,7 +55,7 @@ def test_a_store_opens_again_at_every_path_that_is_not_refused(tmp_path, name):
 
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("opened", [lambda path: Store.open(path, "orders"), existing_store, DeltaSink, DeltaSource])
-def test_a_path_that_deltalake_takes_for_another_one_is_refused_before_anything_is_made(tmp_path, name, opened):
+def test_a_path_that_deltalake_reads_as_another_one_is_refused_before_any_change(tmp_path, name, opened):
     for path in (str(tmp_path / name / "x"), (tmp_path / name / "x").as_uri()):
         with pytest.raises(ConfigInvalid) as refused:
             opened(path)

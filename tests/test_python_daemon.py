@@ -1,4 +1,4 @@
-"""PySpark's worker daemon of this library: what tasks import is there before workers are forked."""
+"""PySpark's worker daemon of this library imports the modules of tasks before it forks workers."""
 
 import importlib
 import subprocess
@@ -8,11 +8,11 @@ import pytest
 
 from spark_ckpt.spark_internals.python_workers import print_unless_hung_up_on, silent_when_hung_up_on
 from spark_ckpt.tasks import python_daemon
-from tests.test_architecture import told_to_run, within
+from tests.test_architecture import modules_of_row, within
 
 
 def served(monkeypatch, *arguments):
-    """What the daemon imports before it serves."""
+    """Return the modules that the daemon imports before it serves."""
     imported = []
     monkeypatch.setattr("pyspark.daemon.manager", lambda: imported.append("serves"))
     monkeypatch.setattr("pyspark.daemon.worker", lambda sock, authenticated: 0)
@@ -33,11 +33,11 @@ def raising(error):
 @pytest.mark.parametrize(
     "error", [BrokenPipeError(), ConnectionResetError(), EOFError()], ids=lambda each: type(each).__name__
 )
-def test_a_worker_that_spark_hangs_up_on_ends_without_a_word(error):
+def test_a_worker_whose_connection_spark_closes_ends_silently(error):
     assert silent_when_hung_up_on(raising(error))(None, True) == 1
 
 
-def test_any_other_end_of_a_worker_is_sparks_to_tell():
+def test_any_other_end_of_a_worker_is_left_to_spark():
     with pytest.raises(ValueError, match="theirs"):
         silent_when_hung_up_on(raising(ValueError("theirs")))(None, True)
     assert silent_when_hung_up_on(lambda sock, authenticated: 7)(None, True) == 7
@@ -57,7 +57,7 @@ def test_a_daemon_of_tasks_imports_first_and_then_serves(monkeypatch):
         importlib.import_module(name)
     ours = {name for name in imported if name.startswith("spark_ckpt")}
     assert ours
-    assert all(within(name, set(told_to_run("in tasks"))) for name in ours)
+    assert all(within(name, set(modules_of_row("in tasks"))) for name in ours)
 
 
 def test_a_daemon_of_sparks_planner_imports_nothing(monkeypatch):
@@ -90,7 +90,7 @@ except BaseException:
         ("KeyError('theirs')", "BrokenPipeError()", True),
     ],
 )
-def test_the_process_of_a_source_says_nothing_of_a_connection_that_spark_has_closed(first, second, says):
+def test_the_process_of_a_source_prints_nothing_when_spark_closes_its_connection(first, second, says):
     text = READER.format(first=first, second=second)
     ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1

@@ -47,7 +47,7 @@ def test_an_unusable_options_file_is_an_error_with_advice(
     assert "secret" not in shown
 
 
-def test_options_are_the_texts_that_clients_read(tmp_path: Path) -> None:
+def test_options_are_texts_as_clients_read_them(tmp_path: Path) -> None:
     path = tmp_path / "options.json"
     path.write_text('{"name": "Café", "allow_http": true, "timeout": 5}', "utf-8")
 

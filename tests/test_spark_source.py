@@ -1,4 +1,4 @@
-"""Which of Spark's sources a job takes, and what it remembers of them."""
+"""Sources of Spark that a job accepts, and the state that it keeps for them."""
 
 import shutil
 
@@ -23,13 +23,13 @@ def test_it_is_a_source_that_is_seeded():
 
 @pytest.mark.parametrize("format", ["socket", "memory", "kafka", "csv", "json", "parquet", "text", "orc", "JSON"])
 @pytest.mark.parametrize("replayable", [False, True])
-def test_what_cannot_be_replayed_is_refused_by_name(format, replayable):
+def test_a_source_that_cannot_be_replayed_is_refused_by_name(format, replayable):
     with pytest.raises(ConfigInvalid, match=f"'{format}' cannot be replayed") as caught:
         source(format, replayable=replayable)
     assert caught.value.hint
 
 
-def test_an_unknown_format_needs_the_users_word():
+def test_an_unknown_format_needs_a_confirmation():
     with pytest.raises(ConfigInvalid, match="it is not known whether 'iceberg'") as caught:
         source("iceberg")
     assert "replayable=True" in caught.value.hint
@@ -49,7 +49,7 @@ def test_options_that_make_a_replay_differ_are_refused(format, options, complain
         source(format, options)
 
 
-def test_the_cursor_is_sparks_offset_as_it_stands():
+def test_the_cursor_is_sparks_unchanged_offset():
     begin = source().start(None)
     after = source().cursor('{"offset":10,"timestamp":1000}', begin)
 
@@ -57,7 +57,7 @@ def test_the_cursor_is_sparks_offset_as_it_stands():
     assert source().seed(after) == Seed('{"offset":10,"timestamp":1000}')
 
 
-def test_rate_remembers_the_moment_that_its_seconds_count_from():
+def test_rate_keeps_the_start_time_of_its_seconds():
     rate = source("rate", {"rowsPerSecond": 5}, now_ms=77_000)
     cursor = rate.cursor("3", rate.start(None))
 

@@ -37,7 +37,7 @@ def both(*nodes):
 
 
 def through(node, name, stage):
-    """The edge's sink in the sending stage, its source in the reading one."""
+    """Add an edge: its sink in the sending stage, its source in the reading one."""
     read = source(name)
     return sunk(node, name), StageInput(stage, read), read
 

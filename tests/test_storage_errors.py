@@ -1,4 +1,4 @@
-"""What the libraries below say about a disk is understood in each of their languages, and nothing else is."""
+"""Disk errors of every library are recognized, and no others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JAVA = "org.apache.spark.SparkException: ...\nCaused by: java.io.IOException: No
 @pytest.mark.parametrize(
     "text", [DELTA_RS, ARROW, JAVA, "java.io.IOException: Disk quota exceeded", "x (os error 122)"]
 )
-def test_a_full_disk_is_understood_in_every_librarys_words(text):
+def test_a_full_disk_is_recognized_in_every_librarys_message(text):
     assert refusal_said(text).kind is StoreFull
 
 
@@ -42,13 +42,13 @@ def test_every_refusal_has_a_kind_and_a_hint_of_its_own(number, kind):
     assert error.context == {"location": "/data"}
 
 
-def test_what_is_not_known_is_told_as_unreachable_in_one_line():
+def test_an_unknown_error_is_reported_as_unreachable_in_one_line():
     error = outage("s3://bucket/x", OSError("Generic S3 error\n   0: stack"), path="f")
     assert (type(error), error.what) == (StoreUnreachable, "OSError: Generic S3 error")
     assert "credentials" in error.hint
 
 
-def test_the_cause_is_asked_too():
+def test_the_cause_of_an_error_counts_too():
     error = RuntimeError("commit failed")
     error.__cause__ = OSError(errno.ENOSPC, "No space left on device")
     assert refusal_in(error).kind is StoreFull

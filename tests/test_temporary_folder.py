@@ -1,4 +1,4 @@
-"""Temporary folders of a killed process are deleted by the next one; those of living processes are not."""
+"""Temporary folders of a killed process are deleted by the next one; those of running processes are not."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def process(tmp_path: Path) -> Iterator[Process]:
 
 @pytest.fixture
 def killed(process: Process) -> Path:
-    """The folder that a killed process left."""
+    """Return the folder of a killed process."""
     process.is_killed()
     return process.folder
 
@@ -99,17 +99,17 @@ def test_a_folder_does_not_end_with_a_fork_of_its_process(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_process_that_looks_at_no_lock_is_found(
+def test_a_planted_process_that_ignores_locks_is_found(
     process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planted: it takes a living process for a dead one."""
+    """A planted bug: it takes a running process for a dead one."""
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)
     with pytest.raises(AssertionError):
         test_the_folder_of_a_process_that_runs_stays(process, tmp_path)
 
 
 def test_the_folder_of_a_living_process_is_not_aged_out_of_the_temporary_files(process: Process) -> None:
-    """systemd-tmpfiles takes this lock before it deletes an old folder, and leaves a locked one with all that is in it."""
+    """systemd-tmpfiles takes this lock before it deletes an old folder, and skips a locked one with its whole content."""
     held = os.open(process.folder, os.O_RDONLY)
     try:
         with pytest.raises(BlockingIOError):

@@ -1,4 +1,4 @@
-"""Counts agree with their words, everywhere in what a user reads."""
+"""Counts agree with their nouns in all user texts."""
 
 import ast
 import re
@@ -10,15 +10,15 @@ from tests.test_architecture import CONNECTORS, CORE
 
 _COUNT = re.compile(r"\s(?:rows|keys|epochs|records|incarnations)\b")
 _LEFT_ALONE = {"simulator", "protocol"}
-"""Their sentences are about many by construction."""
+"""Modules whose sentences are always in the plural."""
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows"), (2000, "2,000 rows")])
-def test_a_count_agrees_with_what_is_counted(count, text):
+def test_a_count_agrees_with_its_noun(count, text):
     assert counted(count, "row") == text
 
 
-def test_words_without_an_s_and_verbs_agree_too():
+def test_irregular_nouns_and_verbs_agree_too():
     assert counted(2, "key of the batch", "keys of the batch") == "2 keys of the batch"
     assert [one_or_many(n, "was", "were") for n in (0, 1, 2)] == ["were", "was", "were"]
 
@@ -32,7 +32,7 @@ def test_epochs_are_named_one_by_one_or_as_a_range(numbers, text):
 
 
 def sentences():
-    """Texts right behind a value in every f-string: (place, text)."""
+    """Yield texts right after a value in every f-string: (place, text)."""
     for module in sorted([*CORE.rglob("*.py"), *CONNECTORS.rglob("*.py")]):
         if not _LEFT_ALONE & set(module.parts):
             for node in ast.walk(ast.parse(module.read_text())):
@@ -43,5 +43,5 @@ def sentences():
 
 
 def test_no_message_counts_by_hand():
-    """`f"{n} rows"` says "1 rows" one day: `counted(n, "row")` does not."""
+    """`f"{n} rows"` can print "1 rows"; `counted(n, "row")` does not."""
     assert [place for place, text in sentences() if _COUNT.match(text) or "(s)" in text] == []

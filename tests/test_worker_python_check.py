@@ -1,4 +1,4 @@
-"""An interpreter is its packages: two environments on one binary are two interpreters."""
+"""The packages identify an interpreter: two environments on one binary are two interpreters."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from spark_ckpt.spark_session.worker_python import is_this_python
 
 
 def environment(folder: Path) -> Path:
-    """A virtual environment as far as its binary goes: a link to the same one."""
+    """Make a virtual environment that links to the same binary."""
     folder.mkdir()
     python = folder / "python"
     python.symlink_to(Path(sys.executable).resolve())
@@ -32,5 +32,5 @@ def test_another_environment_on_the_same_binary_is_another_interpreter(tmp_path,
 
 
 @pytest.mark.parametrize("written", ["/no/such/python", "no-such-python", ""])
-def test_what_cannot_be_started_is_not_this_interpreter(written):
+def test_a_program_that_cannot_be_started_is_not_this_interpreter(written):
     assert not is_this_python(written)

@@ -52,7 +52,7 @@ def inbox(tmp_path: Path) -> Inbox:
         consumed = ledger.after(consumed, list(Directory(str(folder)).stat(names).values()))
         cursors = {"rows": dict(consumed.cursor(str(folder)))}
         update = {"cursors": cursors, "operators": {}, "source_identities": identity}
-        world.decide(world.manifest().model_copy(update=update))
+        world.commit(world.manifest().model_copy(update=update))
     return Inbox(world, folder)
 
 

@@ -133,7 +133,7 @@ def stateless(folder):
     """One epoch, and the operator has no state yet: no row has come."""
     world = World(folder)
     world.begin()
-    world.decide(world.manifest(stage=False))
+    world.commit(world.manifest(stage=False))
     return world
 
 
@@ -276,7 +276,7 @@ def test_a_deep_verify_compares_rows_of_the_log_that_nothing_reads(command, worl
     assert answer.json["log"][0] in command("verify", uri(world), "--deep").out
 
 
-def test_looking_changes_nothing(command, world):
+def test_inspecting_changes_nothing(command, world):
     def content():
         return {path: path.read_bytes() for path in Path(uri(world)).rglob("*") if path.is_file()}
 

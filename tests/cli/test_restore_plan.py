@@ -134,7 +134,7 @@ def inbox(tmp_path):
         (folder / f"{number}.csv").write_text("1\n")
         consumed = ledger.after(consumed, list(Directory(str(folder)).stat([f"{number}.csv"]).values()))
         cursors = {"rows": dict(consumed.cursor(str(folder)))}
-        world.decide(world.manifest().model_copy(update={"cursors": cursors, "operators": {}}))
+        world.commit(world.manifest().model_copy(update={"cursors": cursors, "operators": {}}))
     return folder
 
 

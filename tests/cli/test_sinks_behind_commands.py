@@ -33,7 +33,7 @@ def world(tmp_path: Path, table: Path) -> World:
     publisher = DeltalakePublisher(str(table), {}, context(sink=SINK, store=made.store.id))
     for epoch in (1, 2, 3):
         made.snapshot({"a": epoch}, full=True)
-        made.decide(made.manifest(made.acks(epoch - 1)).model_copy(update={"sink_identities": {SINK: identity}}))
+        made.commit(made.manifest(made.acks(epoch - 1)).model_copy(update={"sink_identities": {SINK: identity}}))
         publisher.publish(output(table, epoch, [stage(table, {"id": [epoch]})]))
     made.store.log.record_acks(1, made.acks(3))
     return made
@@ -68,7 +68,7 @@ def test_rows_that_were_staged_in_the_table_are_looked_for_before_they_are_promi
     made = world.manifest(world.acks(3))
     outputs = {SINK: made.outputs[SINK].model_copy(update={"root": str(table)})}
     identities = world.store.log.manifest(3).sink_identities
-    world.decide(made.model_copy(update={"outputs": outputs, "sink_identities": identities}))
+    world.commit(made.model_copy(update={"outputs": outputs, "sink_identities": identities}))
     world.store.log.record_acks(1, world.acks(4))
 
     answer = command("verify", tmp_path / "store")

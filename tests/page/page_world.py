@@ -1,4 +1,4 @@
-"""Stores to look at, and a reader of the page that knows HTML."""
+"""Stores for the page, and a reader of the page that parses HTML."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spark_ckpt.epochs.records import EpochBrief, GraphNode, PartTime, SinkAck, 
 from tests.store.store_world import OPERATOR, SINK, World
 
 HOSTILE = '</script><img src=x onerror="window.stolen=1"><script>window.stolen=1</script>\u2028\' " & {{7*7}}'
-"""What a name must not do to a page."""
+"""A hostile name that a page must escape."""
 GRAPH = (
     GraphNode(id="source/in"),
     GraphNode(id=f"operator/{OPERATOR}", inputs=("source/in",)),
@@ -17,8 +17,8 @@ GRAPH = (
 )
 
 
-def told_world(folder) -> World:
-    """Epochs 1 to 3 with parts and a graph, cursors with hostile texts."""
+def reported_world(folder) -> World:
+    """Create epochs 1 to 3 with parts and a graph, cursors with hostile texts."""
     world = World(folder)
     world.begin()
     for number, changes in enumerate(({"a": 1, "b": 2}, {"b": 3}, {HOSTILE: 5}), start=1):
@@ -26,7 +26,7 @@ def told_world(folder) -> World:
             PartTime(epoch=number - 1, part="decision", duration_ms=20),
             PartTime(epoch=number - 1, part="publish", sink=SINK, duration_ms=30),
         )
-        told = {
+        facts = {
             "timings": Timings(barrier_ms=100, snapshot_ms=400, earlier=earlier[: 2 * number - 2], lag_rows={"in": 7}),
             "graph": GRAPH,
             "cursors": {"in": {"n": number, "text": HOSTILE}},
@@ -34,8 +34,8 @@ def told_world(folder) -> World:
         }
         world.snapshot(changes)
         acks = (SinkAck(sink=SINK, epoch=number - 1),) if number > 1 else ()
-        manifest = world.manifest(acks).model_copy(update=told)
-        world.decide(manifest)
+        manifest = world.manifest(acks).model_copy(update=facts)
+        world.commit(manifest)
         world.store.materialize(manifest)
     return world
 
@@ -61,7 +61,7 @@ class Elements(HTMLParser):
 
     @property
     def data(self):
-        """What the page is about."""
+        """Return the data of the page."""
         [inside] = [
             text
             for (_, attributes), text in zip(
@@ -73,7 +73,7 @@ class Elements(HTMLParser):
 
 
 def many_briefs(count):
-    """Briefs of one long life, oldest first."""
+    """Return briefs of one long incarnation, oldest first."""
     for epoch in range(1, count + 1):
         yield EpochBrief(
             epoch=epoch, incarnation=1, attempt=f"a{epoch}", base=epoch - 1, previous=epoch - 1,

@@ -1,9 +1,9 @@
-"""Whoever is on call reads first if the job runs, why not, and how fresh its output is."""
+"""The first lines for a person on call: if the job runs, why not, and how fresh its output is."""
 
 from __future__ import annotations
 
 import pytest
-from page_world import told_world
+from page_world import reported_world
 
 from spark_ckpt.epochs.records import SinkAck
 from spark_ckpt.observability.page.facts import facts_of
@@ -15,7 +15,7 @@ LEASE_MS = 30_000
 
 @pytest.fixture
 def world(tmp_path):
-    return told_world(tmp_path / "store")
+    return reported_world(tmp_path / "store")
 
 
 def health(world, later_ms=0):
@@ -26,7 +26,7 @@ def test_a_driver_that_renews_its_lease_runs(world):
     assert (health(world)["status"], health(world)["kind"]) == ("Running", "good")
 
 
-def test_a_crash_does_not_look_like_a_stop(world):
+def test_a_crash_is_not_shown_as_a_stop(world):
     world.store.log.release(1, "[CKPT_QUERY_FAILED] Java ended", keeps=True)
     world.store.log.release(1)
     found = health(world)
@@ -50,7 +50,7 @@ def test_an_outage_that_the_driver_waits_for_is_named(world):
     assert health(world)["status"] == "Waiting for store"
 
 
-def test_a_standby_that_takes_over_is_told(world):
+def test_a_standby_that_takes_over_is_reported(world):
     world.store.log.release(1)
     note = StandbyNote(holder=ELSEWHERE, waits_since_ms=1, told_ms=2, epoch=3, warm=True)
     Standbys(world.store.location).write("second", note)

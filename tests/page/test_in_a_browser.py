@@ -1,4 +1,4 @@
-"""The page in a real browser: it draws what the data say, runs nobody's script, and is there within a second for 10,000 epochs."""
+"""The page in a real browser: it draws its data, runs no foreign script, and loads 10,000 epochs within a second."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from page_world import Elements, many_briefs, told_world
+from page_world import Elements, many_briefs, reported_world
 
 from spark_ckpt.epochs.log_state import LogState, folded
 from spark_ckpt.epochs.records import CreatedRecord
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-
 
 
 def opened(address: str, folder: Path, *options: str) -> str:
-    """The page's elements once its script has run."""
+    """Return the page's elements once its script has run."""
     command = [
         str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
         f"--user-data-dir={folder / 'profile'}", *options, "--dump-dom", address,
@@ -42,19 +42,19 @@ def texts(dom: str) -> str:
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "run.html"
-    store = told_world(tmp_path / "store").store
+    store = reported_world(tmp_path / "store").store
     Standbys(store.location).write("second", StandbyNote(holder=ELSEWHERE, waits_since_ms=NOW_MS, told_ms=NOW_MS))
     path.write_text(report(store, NOW_MS))
     return path
 
 
-def test_a_report_draws_epochs_graph_incarnations_and_what_going_back_means(file, tmp_path):
+def test_a_report_draws_epochs_graph_incarnations_and_the_effect_of_a_restore(file, tmp_path):
     dom = opened(file.as_uri(), tmp_path)
     page = Elements(dom)
     rows = [given["data-epoch"] for tag, given in page.elements if tag == "tr" and "data-epoch" in given]
     assert rows == ["3", "2", "1"]
     assert len([tag for tag, _ in page.elements if tag == "rect"]) == 3
-    seen = texts(dom)
+    visible = texts(dom)
     for expected in (
         "Job job",
         "7 rows wait",
@@ -65,31 +65,31 @@ def test_a_report_draws_epochs_graph_incarnations_and_what_going_back_means(file
         "publishing",
         "waits since",
     ):
-        assert expected in seen
+        assert expected in visible
 
 
-def test_hostile_names_are_seen_and_do_nothing(file, tmp_path):
+def test_hostile_names_are_visible_and_run_nothing(file, tmp_path):
     dom = opened(file.as_uri(), tmp_path)
     assert [tag for tag, _ in Elements(dom).elements if tag == "img"] == []
     assert "window.stolen=1" in texts(dom)
 
 
 def test_the_live_page_draws_the_same_under_its_own_policy(tmp_path):
-    world = told_world(tmp_path / "store")
+    world = reported_world(tmp_path / "store")
     server = PageServer([world.store.location.uri])
     server.start()
     try:
         dom = opened(server.url, tmp_path, "--virtual-time-budget=4000")  # until the answers are in
     finally:
         server.close()
-    seen = texts(dom)
+    visible = texts(dom)
     for expected in ("Job job", "7 rows wait", "job.start(restore=3)", "State of a key at two epochs"):
-        assert expected in seen
+        assert expected in visible
 
 
-def test_the_live_page_repaints_with_every_answer_although_the_log_does_not_change(tmp_path):
-    """Ages move, and a driver that hangs is seen without an event of its own."""
-    world = told_world(tmp_path / "store")
+def test_the_live_page_repaints_with_every_answer_of_an_unchanged_log(tmp_path):
+    """Ages change, and a driver that hangs shows without an event of its own."""
+    world = reported_world(tmp_path / "store")
     server = PageServer([world.store.location.uri])
     server.start()
     try:
@@ -101,7 +101,7 @@ def test_the_live_page_repaints_with_every_answer_although_the_log_does_not_chan
     assert "Failed: no sign of life" in texts(dom)
 
 
-def test_the_graph_shows_its_last_box_whole(file, tmp_path):
+def test_the_graph_shows_its_last_box_completely(file, tmp_path):
     page = Elements(opened(file.as_uri(), tmp_path))
     [drawing] = [given for tag, given in page.elements if given.get("id") == "graph"]
     boxes = [given for tag, given in page.elements if tag == "rect"]
@@ -114,7 +114,7 @@ def test_the_graph_shows_its_last_box_whole(file, tmp_path):
 def test_ten_thousand_epochs_are_drawn_within_a_second(tmp_path):
     records = [(0, CreatedRecord(job="job", store_id="s")), *((0, brief) for brief in many_briefs(10_000))]
     log_state = folded(LogState(), records)
-    small = facts_of(told_world(tmp_path / "store").store, NOW_MS)
+    small = facts_of(reported_world(tmp_path / "store").store, NOW_MS)
     job = small | {
         "columns": list(COLUMNS),
         "epochs": [list(row) for row in rows_of(log_state, NOW_MS)],

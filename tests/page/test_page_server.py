@@ -1,4 +1,4 @@
-"""The live page answers questions about stores, to whoever asks it by its own name, and to nobody's scripts."""
+"""The live page answers requests about stores under its own names only, and for no foreign scripts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from http.client import HTTPConnection
 from urllib.parse import urlencode, urlsplit
 
 import pytest
-from page_world import HOSTILE, Elements, told_world
+from page_world import HOSTILE, Elements, reported_world
 
 from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.observability.page.serving import PageServer
@@ -19,7 +19,7 @@ from tests.store.store_world import OPERATOR
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    return told_world(tmp_path_factory.mktemp("told") / "store")
+    return reported_world(tmp_path_factory.mktemp("told") / "store")
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def server(world, tmp_path_factory):
 
 
 def asked(server, path, **headers):
-    """(status, headers, body)."""
+    """Return (status, headers, body)."""
     where = urlsplit(server.url)
     connection = HTTPConnection(where.hostname, where.port, timeout=30)
     try:
@@ -49,13 +49,13 @@ def answered(server, path):
     return status, json.loads(body)
 
 
-def test_several_jobs_are_told_and_one_that_cannot_be_read_hides_no_other(server):
+def test_several_jobs_are_listed_although_one_cannot_be_read(server):
     status, jobs = answered(server, "/api/jobs")
     assert (status, [each.get("latest") for each in jobs]) == (200, [3, 3, None])
     assert "CKPT_STORE_FOREIGN" in jobs[2]["error"]
 
 
-def test_what_happens_while_somebody_looks_is_seen(server, tmp_path_factory):
+def test_new_epochs_show_on_an_open_page(server, tmp_path_factory):
     world = three_epochs(tmp_path_factory.mktemp("moving") / "store")
     watching = PageServer([world.store.location.uri])
     watching.start()
@@ -67,7 +67,7 @@ def test_what_happens_while_somebody_looks_is_seen(server, tmp_path_factory):
         watching.close()
 
 
-def test_an_epoch_its_restore_and_its_state_are_answers(server):
+def test_the_server_answers_for_an_epoch_its_restore_and_its_state(server):
     assert answered(server, "/api/jobs/0/epochs/2")[1]["epoch"] == 2
     assert answered(server, "/api/jobs/0/epochs/1/restore")[1]["call"] == "job.start(restore=1)"
     query = urlencode({"operator": OPERATOR, "key": "k=b", "before": 1, "after": 2})
@@ -85,7 +85,7 @@ def test_an_epoch_its_restore_and_its_state_are_answers(server):
         "/api/jobs/0/state?operator=../../epochs&before=1&after=2",
     ],
 )
-def test_a_wrong_question_is_answered_with_a_typed_error(server, path):
+def test_a_wrong_request_is_answered_with_a_typed_error(server, path):
     status, body = answered(server, path)
     assert status == 400
     assert body["condition"].startswith("CKPT_")
@@ -95,7 +95,7 @@ def test_a_wrong_question_is_answered_with_a_typed_error(server, path):
     "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost.evil:4141"]
 )
 def test_a_request_under_another_name_is_refused(server, host):
-    """A page from elsewhere may have its own name point to this address; the browser then sends that name."""
+    """A foreign page may point its own name to this address; the browser then sends that name."""
     status, _, body = asked(server, "/api/jobs", Host=host)
     assert (status, "epochs" in body) == (421, False)
 
@@ -106,7 +106,7 @@ def test_a_request_under_this_machines_own_names_is_answered(server, host):
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-def test_there_is_nothing_to_send(server, method):
+def test_the_server_accepts_no_other_method(server, method):
     request = urllib.request.Request(f"{server.url}api/jobs", method=method, data=b"{}")
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(request, timeout=30)
@@ -115,7 +115,7 @@ def test_there_is_nothing_to_send(server, method):
 
 
 @pytest.mark.parametrize("path", ["/", "/page.js", "/page.css", "/api/jobs", "/nothing"])
-def test_every_answer_forbids_other_peoples_scripts_frames_and_guesses(server, path):
+def test_every_answer_forbids_foreign_scripts_frames_and_content_sniffing(server, path):
     _, headers, _ = asked(server, path)
     policy = headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -125,7 +125,7 @@ def test_every_answer_forbids_other_peoples_scripts_frames_and_guesses(server, p
     assert not [name for name in headers if name.lower().startswith("access-control")]
 
 
-def test_the_page_loads_nothing_from_anywhere_else(server):
+def test_the_page_loads_nothing_from_other_hosts(server):
     for path in ("/", "/page.js", "/page.css"):
         body = (
             asked(server, path)[2].replace("http://www.w3.org/2000/svg", "").replace("http://www.w3.org/1999/xhtml", "")
@@ -152,7 +152,7 @@ def test_hostile_texts_are_data_and_nothing_else(server):
     assert json.loads(body)["sources"][0]["cursor"]["text"] == HOSTILE
 
 
-def test_the_page_says_it_is_this_machines_own_unless_somebody_names_it_otherwise(world):
+def test_the_page_answers_under_a_configured_name(world):
     named = PageServer([world.store.location.uri], names=["Ckpt.Example"])
     named.start()
     try:
@@ -161,6 +161,6 @@ def test_the_page_says_it_is_this_machines_own_unless_somebody_names_it_otherwis
         named.close()
 
 
-def test_an_address_that_is_taken_is_told(server):
+def test_an_address_in_use_is_reported(server):
     with pytest.raises(ConfigInvalid, match="cannot be served at 127"):
         PageServer([], "127.0.0.1", urlsplit(server.url).port)

@@ -104,7 +104,7 @@ def test_either_of_boots_and_waiting_is_enough_against_the_twelve_states_and_nei
         play(scenario, LeaseRules(wrong.AnyBoot, wrong.PreemptsItsOwn, clocks_reset=False))
 
 
-def test_clocks_slower_than_agreed_are_not_protected_against() -> None:
+def test_a_clock_slower_than_agreed_breaks_the_lease() -> None:
     """The assumption is needed: a holder at 64 percent of the primary's clock is to be expelled."""
     scope = Scope({"a": 100, "b": 64, "c": 100})
     complaints = (run(seed, scope=scope).complaint for seed in (344, *range(400)))

@@ -40,7 +40,7 @@ def job(
         world.clock.ms += interval_ms
         world.snapshot({f"key {number}": number})
         recorded = {"graph": graph, "rows_in": rows_in}
-        world.decide(world.manifest().model_copy(update=recorded))
+        world.commit(world.manifest().model_copy(update=recorded))
     return world
 
 
@@ -73,7 +73,7 @@ def test_a_restart_between_two_epochs_is_no_interval(tmp_path: Path) -> None:
     world.clock.ms += 3_600_000
     world.begin()
     world.snapshot({"late": 1})
-    world.decide(world.manifest().model_copy(update={"graph": JOB, "rows_in": 200}))
+    world.commit(world.manifest().model_copy(update={"graph": JOB, "rows_in": 200}))
 
     assert recorded(world).interval_ms == 5_000
 

@@ -1,9 +1,9 @@
 """Random schedules of snapshots around two loops as behaviours of `CyclicSnapshot`, for TLC to accept or reject.
 
-No snapshot is given up: timeouts do not run out, no write fails.  Writes take their time, control messages overtake each
-other, processes crash and the coordinator with its decision under way.  Once a recovery is decided everybody does its
-part and replays before anything else happens: the specification has this as one step.  After each step the trace says
-what the machines show: channels, rows taken, who has copied, the head's log, the newest decided snapshot.
+No snapshot is aborted: timeouts do not expire, no write fails.  Writes take their time, control messages overtake each
+other, processes crash, and the coordinator crashes with its commit under way.  Once a recovery is decided, all processes
+do their part and replay before any other step: the specification has this as one step.  After each step the trace has
+the state of the machines: channels, rows taken, processes with a copy, the head's log, the newest committed snapshot.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ AT_ONCE = ("restore", "replay")
 
 
 class Loops(Numbered):
-    """Two loops."""
+    """Two loops, with numbered snapshots."""
 
     def __init__(self, protocol: Protocol) -> None:
         super().__init__(protocol, TWO_LOOPS, ROWS)
 
 
 def recorded(seed: int, protocol: Protocol = PROTOCOL) -> list[Step]:
-    """A schedule of the world."""
+    """Return a schedule of the world."""
     world = Loops(protocol)
     driver = Driver(world, seed, fault_rate=0.03, timer_rate=0.15)
     steps: list[Step] = []
@@ -55,12 +55,12 @@ def recorded(seed: int, protocol: Protocol = PROTOCOL) -> list[Step]:
 
 
 def _under_way(world: Loops) -> bool:
-    """Somebody has a part of the recovery to do."""
+    """Return True while a process has a part of the recovery to do."""
     return world.recovering or any(process.replay for process in world.everybody)
 
 
 def action_of(choice: Choice, world: Loops) -> tuple[str, str] | None:
-    """What the choice is in the specification, if anything."""
+    """Return the action of the choice in the specification, if there is one."""
     match choice:
         case ("read", _):
             return ("read", "")
@@ -90,11 +90,11 @@ def _taken(message: Envelope) -> tuple[str, str] | None:
     return (back, message.source) if message.target == "a" else (passed, message.target)
 
 
-# -- what the machines show ---------------------------------------------------------------------------------------
+# -- state of the machines ----------------------------------------------------------------------------------------
 
 
 def shown(world: Loops) -> dict[str, str]:
-    """What the machines show, as TLA+."""
+    """Return the state of the machines, as TLA+."""
     processes = {str(name): process for name, process in world.processes.items() if name != COORDINATOR}
     coordinator, head = world.processes[COORDINATOR].machine, processes["a"].machine
     assert isinstance(coordinator, SnapshotCoordinator)
@@ -115,7 +115,7 @@ def shown(world: Loops) -> dict[str, str]:
 
 
 def _channels(world: Loops) -> str:
-    """What is on the way, sender by sender, without what was undone."""
+    """Return the messages on the way, sender by sender, without undone ones."""
     queues: dict[str, dict[str, str]] = {}
     for channel, (source, target) in world.graph.ends.items():
         messages = [item.message for item in world.network.queues[channel]]
@@ -137,7 +137,7 @@ def _log(messages: Sequence[Envelope]) -> str:
 
 
 def _complete(world: Loops) -> str:
-    """The newest decided snapshot, as storage has it."""
+    """Return the newest committed snapshot in storage."""
     number = world.decided()
     key = checkpoint_key(number) if number else None
     cuts = {name: world.processes[ProcessId(name)].storage.cuts[key] if key else world.initial for name in "sabc"}
@@ -154,15 +154,15 @@ def _logged(world: Loops, key: Key | None) -> list[Envelope]:
 
 
 def trace_files(traces: Sequence[Sequence[Step]]) -> dict[str, str]:
-    """The module that the trace specification reads."""
+    """Return the module that the trace specification reads."""
     return traces_module("RecordedCycles", traces)
 
 
-# -- wrong on purpose ---------------------------------------------------------------------------------------------
+# -- planted bugs -------------------------------------------------------------------------------------------------
 
 
 class LogsNothing(CyclicTask):
-    """A head that forgets what its loops still hold."""
+    """A head that does not log the rows in its loops."""
 
     def _on_logged_message(self, event: Received) -> list[Effect]:
         return self._deliver(event)
@@ -172,7 +172,7 @@ FORGETFUL = replace(PROTOCOL, worker=LogsNothing)
 
 
 def corrupted(trace: Sequence[Step], what: str) -> list[Step]:
-    """The bare actions with one of them wrong: a rule of the specification is broken, whatever is shown."""
+    """Return the bare actions with a wrong one: it breaks a rule of the specification, for any state."""
     steps = [replace(step, shown={}) for step in trace]
     around = next(number for number, step in enumerate(steps) if step.action == "around")
     match what:

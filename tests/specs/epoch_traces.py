@@ -1,10 +1,10 @@
 """Random schedules of snapshots by epochs as behaviours of `Epochs`, for TLC to accept or reject.
 
-No epoch is given up: timeouts do not run out, no write fails.  Epochs overlap, and begin in the order of their ids.
-Messages overtake each other, writes take their time, processes crash and the coordinator with its decision under way.
-Once a recovery is decided everybody does its part before anything else happens: the specification has this as one step.
-What is replayed is taken like any message.  After each step the trace says what the machines show: channels, rows taken,
-epochs, counts, the open epochs, the newest decided one.
+No epoch is aborted: timeouts do not expire, no write fails.  Epochs overlap, and begin in the order of their ids.
+Messages overtake each other, writes take their time, processes crash, and the coordinator crashes with its commit under
+way.  Once a recovery is decided, all processes do their part before any other step: the specification has this as one
+step.  A replayed message is taken like any other.  After each step the trace has the state of the machines: channels,
+rows taken, epochs, counts, the open epochs, the newest committed one.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ STEPS = 140
 
 
 class Around(Numbered):
-    """A source and a loop."""
+    """A source and a loop, with numbered epochs."""
 
     def __init__(self, protocol: Protocol) -> None:
         super().__init__(protocol, LOOP, ROWS)
 
     def timers(self) -> list[Choice]:
-        """The beginnings of epochs, when the last one's id is durable."""
+        """Return the starts of epochs that are possible once the last id is durable."""
         naming = any(each.step is Progress.NAMING for each in opened(self).values())
         return [] if naming else super().timers()
 
     @property
     def tasks(self) -> dict[str, Process]:
-        """Everybody but the coordinator."""
+        """Return all processes but the coordinator."""
         return {name: self.processes[ProcessId(name)] for name in PROCESSES}
 
 
 def opened(world: Around) -> dict[int, Open]:
-    """The coordinator's epochs, if it lives."""
+    """Return the coordinator's epochs, if it runs."""
     coordinator = world.processes[COORDINATOR].machine
     return coordinator.open if isinstance(coordinator, SnapshotCoordinator) else {}
 
 
 def recorded(seed: int, protocol: Protocol = PROTOCOL) -> list[Step]:
-    """A schedule of the world."""
+    """Return a schedule of the world."""
     world = Around(protocol)
     driver = Driver(world, seed, fault_rate=0.03, timer_rate=0.15)
     steps: list[Step] = []
@@ -71,7 +71,7 @@ def recorded(seed: int, protocol: Protocol = PROTOCOL) -> list[Step]:
 
 
 def action_of(choice: Choice, world: Around) -> tuple[str, str] | None:
-    """What the choice is in the specification, if anything."""
+    """Return the action of the choice in the specification, if there is one."""
     match choice:
         case ("read", _):
             return ("read", "")
@@ -86,7 +86,7 @@ def action_of(choice: Choice, world: Around) -> tuple[str, str] | None:
 
 
 def _written(world: Around, key: Key) -> tuple[str, str] | None:
-    """A decision counts unless a newer one is there."""
+    """A commit counts unless there is a newer one."""
     if key[0] == "begun":
         world.begun.append(int(key[1]))
         return ("begin", "")
@@ -103,9 +103,9 @@ def _delivered(world: Around, message: Envelope) -> tuple[str, str] | None:
             worker = world.processes[message.target].machine
             behind = isinstance(worker, EpochWorker) and worker.index < message.index
             return ("request", f"{message.target}{number}") if behind else None
-    heard = {ACK: "report", LATE: "late"}.get(message.kind)
-    counted = heard and _collecting(world, message.index)
-    return (heard, f"{message.source}{number}") if heard and counted else None
+    action = {ACK: "report", LATE: "late"}.get(message.kind)
+    counted = action and _collecting(world, message.index)
+    return (action, f"{message.source}{number}") if action and counted else None
 
 
 def _collecting(world: Around, number: int) -> bool:
@@ -117,11 +117,11 @@ def _taken(message: Envelope) -> tuple[str, str]:
     return ("take", f"{message.source}{number_of(message.body)}")
 
 
-# -- what the machines show ---------------------------------------------------------------------------------------
+# -- state of the machines ----------------------------------------------------------------------------------------
 
 
 def shown(world: Around) -> dict[str, str]:
-    """What the machines show, as TLA+."""
+    """Return the state of the machines, as TLA+."""
     machines = {name: process.machine for name, process in world.tasks.items()}
     workers = {name: machine for name, machine in machines.items() if isinstance(machine, EpochWorker)}
     under_way = [number for number, each in opened(world).items() if each.step is not Progress.NAMING]
@@ -137,7 +137,7 @@ def shown(world: Around) -> dict[str, str]:
 
 
 def _under_way(world: Around) -> list[Envelope]:
-    """What is on the way, without what was undone, and what is to be replayed."""
+    """Return the messages on the way, without undone ones, and those to replay."""
     sent = [item.message for queue in world.network.queues.values() for item in queue]
     replayed = [message for process in world.tasks.values() for message in process.replay]
     return [*(message for message in sent if counts(message, world)), *replayed]
@@ -166,7 +166,7 @@ def _complete(world: Around) -> str:
 
 
 def _copy(world: Around, name: str, number: int) -> str:
-    """A process's state in an epoch."""
+    """Return a process's state in an epoch."""
     key, storage = checkpoint_key(number), world.tasks[name].storage
     cut = storage.cuts[key] if number else world.initial
     balance = sum(counts_in(storage.readable()[key], "balance").values()) if number else 0
@@ -175,15 +175,15 @@ def _copy(world: Around, name: str, number: int) -> str:
 
 
 def trace_files(traces: Sequence[Sequence[Step]]) -> dict[str, str]:
-    """The module that the trace specification reads."""
+    """Return the module that the trace specification reads."""
     return traces_module("RecordedEpochs", traces)
 
 
-# -- wrong on purpose ---------------------------------------------------------------------------------------------
+# -- planted bugs -------------------------------------------------------------------------------------------------
 
 
 class CountsNothing(EpochCoordinator):
-    """A coordinator that waits for reports only."""
+    """A coordinator that waits only for reports."""
 
     def _complete(self, opened: Open) -> bool:
         return not opened.missing
@@ -193,7 +193,7 @@ UNCOUNTED = replace(PROTOCOL, coordinator=CountsNothing)
 
 
 def corrupted(trace: Sequence[Step], what: str) -> list[Step]:
-    """The bare actions without one of them: an epoch is decided that is not complete."""
+    """Return the bare actions without one of them: an incomplete epoch is committed."""
     steps = [replace(step, shown={}) for step in trace]
     missing = {"unreported": "report", "uncounted": "late"}[what]
     decided = {step.node for step in steps if step.action == "decide"}

@@ -1,8 +1,8 @@
 """Random schedules of the lease world as behaviours of `CheckpointLease`, for TLC to accept or reject.
 
-Times are milliseconds of clocks that run at one rate (readings are then exact), so a tick is a millisecond.  A report
-is heard and terms are appended at once, and nobody stands still: the specification has these as one step, or as delay.
-After each step the trace says what the machines show: primary, log, what each has executed, its phase, payloads, tokens.
+Times are milliseconds of clocks that run at one rate (readings are then exact), so a tick is a millisecond.  Reports
+arrive and terms are appended at once, and no node pauses: the specification has these as one step, or as a delay.
+After each step the trace has the state of the machines: primary, log, executions, phase, payloads, tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.simulator.lease_returns import ReturningWorld, Returns, Said
 
 MODULE = "TraceCheckpointLease"
 SETTINGS = LeaseSettings(least_ms=20, first_ms=20, most_ms=20, margin_ms=1, fresh_ms=13)
-"""A lease of 20, of which the holder has 14."""
+"""A lease of 20, of which the holder may use 14."""
 SCOPE = Scope({"a": 100, "b": 100, "c": 100}, settings=SETTINGS, commands=0)
 FAULTS = Faults(2, 0, 0, 0, 0, 0, 0)
 STEPS = 70
@@ -38,7 +38,7 @@ PHASES = {
 
 @dataclass(frozen=True)
 class Step:
-    """One action of the specification and what the machines show after it."""
+    """One action of the specification, and the state of the machines after it."""
 
     action: str
     node: str
@@ -50,12 +50,12 @@ Recording = Sequence[Step]
 
 
 def recorded(seed: int) -> list[Step]:
-    """A schedule of the world, as far as the specification's simplifications carry."""
+    """Return a schedule of the world, without steps that the specification lacks."""
     return _recorded(LeaseWorld(SCOPE, FAULTS), seed)
 
 
 def recorded_returning(seed: int) -> list[Step]:
-    """The same where holders return their leases and lives are seen to be over."""
+    """Return a schedule in which holders return their leases, and ended incarnations are noticed."""
     return _recorded(ReturningWorld(SCOPE, FAULTS, returns=Returns(returns=3, stops=0, resigns=0, jumps=0)), seed)
 
 
@@ -78,12 +78,12 @@ def _recorded(world: LeaseWorld, seed: int) -> list[Step]:
 
 
 def world_has_terms(world: LeaseWorld) -> bool:
-    """Terms wait to be appended: the specification has no such state."""
+    """Return True while terms wait for their append: the specification has no such state."""
     return any(node.outbox is not None for node in world.nodes.values())
 
 
 def actions(choice: Choice, world: LeaseWorld) -> list[tuple[str, str, int]]:
-    """What the choice is in the specification: nothing for the first half of a step."""
+    """Return the actions of the choice in the specification; none for the first half of a step."""
     kind, *arguments = choice
     name = str(arguments[0]) if arguments else ""
     match kind:
@@ -109,13 +109,13 @@ def actions(choice: Choice, world: LeaseWorld) -> list[tuple[str, str, int]]:
 
 
 def _heard(world: LeaseWorld, said: Said) -> tuple[str, str, int]:
-    """A return that comes, and whether it will come once more."""
+    """Return the action of a return that arrives, and if it will arrive once more."""
     assert isinstance(world, ReturningWorld)
     return "returned first" if world.said.count(said) > 1 else "returned", said.node, said.token
 
 
 def _elapsed(world: LeaseWorld, node: Node) -> list[tuple[str, str, int]]:
-    """Time until the timer is due, then its end if it is not that of an earlier lease."""
+    """Return the time until the timer is due, then its end if it belongs to the current lease."""
     assert node.due is not None
     passed = max(0, node.due - world.now) // world.unit
     held = node.replica is not None and node.replica.until_ms == node.local(max(node.due, world.now))
@@ -123,12 +123,12 @@ def _elapsed(world: LeaseWorld, node: Node) -> list[tuple[str, str, int]]:
 
 
 def _gave_up(node: Node) -> bool:
-    """The step came at the last instant, before the timer, and the machine looked at the clock."""
+    """Return True if the step came at the last instant, before the timer, and the machine read the clock."""
     return node.replica is not None and node.replica.phase is ReplicaPhase.FOLLOWING
 
 
 def shown(world: LeaseWorld) -> dict[str, str]:
-    """What the machines show, as TLA+."""
+    """Return the state of the machines, as TLA+."""
     nodes = world.nodes.values()
     phases = {node.name: PHASES[node.replica.phase] if node.replica else "idle" for node in nodes}
     return {
@@ -146,7 +146,7 @@ def _function(values: Mapping[str, str]) -> str:
 
 
 def trace_files(traces: Sequence[Recording]) -> dict[str, str]:
-    """The module that the trace specification reads."""
+    """Return the module that the trace specification reads."""
     body = ",\n".join("<<" + ",\n  ".join(map(_step, trace)) + ">>" for trace in traces)
     return {"RecordedLease.tla": f"---- MODULE RecordedLease ----\nTraces == <<\n{body}\n>>\n====\n"}
 
@@ -158,7 +158,7 @@ def _step(step: Step) -> str:
 
 
 def corrupted(trace: Recording, what: str) -> list[Step]:
-    """The schedule with one thing wrong in it: a phase, an index, or a step before its time."""
+    """Return the schedule with one error: a phase, an index, or a step before its time."""
     steps = list(trace)
     position = next(number for number, step in enumerate(steps) if step.action == "start")
     step = steps[position]

@@ -1,13 +1,12 @@
 """Random schedules of partial recovery as behaviours of `PartialRecovery`, for TLC to accept or reject.
 
-Everything takes its time: writes, also of those who are dead, the steps of a recovery, and what happens before it is
-decided.  Processes fail while others still come back, some are taken for dead and are not, writes fail or are torn,
-snapshots run out of time.
+Every step takes its time: writes, also of dead processes, the steps of a recovery, and its time until the decision.
+Processes fail during a recovery, some that run are taken for dead, writes fail or are torn, snapshots time out.
 
-What the specification has as one step is counted here at one moment.  A recovery happens when it is decided: who has not
-done its part is shown as it will be.  A row is taken by the merge when it is delivered, so one that waits for its place in the
-order is still on its channel.  A snapshot ends with the first refusal, before the coordinator hears of it: what is on its
-way for it no longer counts.  While somebody is down nothing is shown.
+The specification does some things in one step, which count here at one moment.  A recovery happens when it is decided: a process
+that has not done its part has its future state.  The merge takes a row when it is delivered, so a row that waits for its place in
+the order is still on its channel.  A snapshot ends with the first refusal, before the coordinator receives it: its messages
+on the way no longer count.  While a process is down there is no state.
 """
 
 from __future__ import annotations
@@ -45,15 +44,15 @@ FAULTS = Faults(crashes=6, store_errors=2, suspicions=1, late=1)
 ROWS = 12
 STEPS = 300
 AGAIN = "again"
-"""The second sibling has gone this way."""
+"""Route of the second sibling."""
 
 
 class Siblings(GraphApplication):
-    """The merge sends two rows to `x` for each row, as in the specification."""
+    """A merge that sends two rows to `x` for each row, as in the specification."""
 
     @cached_property
     def routes(self) -> dict[str, Outputs]:
-        """With the second siblings, which lead to nothing."""
+        """Return the routes with the second siblings, which lead to no other record."""
         found = dict(super().routes)
         for lineage, outputs in super().routes.items():
             twice = [
@@ -70,45 +69,45 @@ class Merge(Counted):
     def __init__(self, protocol: Protocol, staggered: bool) -> None:
         super().__init__(protocol, MERGE, replace(FAULTS, staggered=staggered), ROWS)
         self.under_way = 0
-        """The snapshot that can still become complete."""
+        """Return the snapshot that can still become complete."""
 
     def workload(self, graph: Graph, inputs: int, loops: int, ordered: bool) -> GraphApplication:
-        """Rows whose content does not say in which order they were taken."""
+        """Build rows whose content does not depend on the order in which they were taken."""
         return Siblings(graph, inputs)
 
     def put(self, process: Process, channel: ChannelId, message: Envelope, bit: int = 0) -> None:
-        """Who refuses a snapshot ends it."""
+        """A process that refuses a snapshot ends it."""
         super().put(process, channel, message, bit)
         if message.kind == REFUSE and message.index == self.under_way and counts(message, self):
             self.under_way = 0
 
     @property
     def abandoned(self) -> bool:
-        """The coordinator lives and knows nothing of the snapshot, or not any more."""
+        """Return True if the coordinator runs and does not know the snapshot."""
         coordinator = self.processes[COORDINATOR].machine
         return isinstance(coordinator, SnapshotCoordinator) and self.under_way not in coordinator.open
 
     @property
     def merged(self) -> dict[str, int]:
-        """How many rows of each source the merge has delivered."""
+        """Return the number of rows of each source that the merge has delivered."""
         machine = self.processes[ProcessId("m")].machine
         return got_of(machine.record()) if machine else {}
 
 
 @dataclass(frozen=True)
 class Before:
-    """What a choice is about, and how things stood before it."""
+    """The subject of a choice, and the state before it."""
 
     under_way: int
     merged: dict[str, int]
     key: Key = ()
-    """Of the record that becomes durable."""
+    """Key of the record that becomes durable."""
     message: Envelope | None = None
-    """What is handed to its receiver, and counts."""
+    """The message that its receiver gets, and that counts."""
 
 
 def before(choice: Choice, world: Merge) -> Before:
-    """Look at the world before a choice is made."""
+    """Read the world before a choice is made."""
     now = Before(world.under_way, world.merged)
     match choice:
         case ("stored", str(name), int(number), "ok"):
@@ -120,7 +119,7 @@ def before(choice: Choice, world: Merge) -> Before:
 
 
 def recorded(seed: int, protocol: Protocol = PROTOCOL) -> list[Step]:
-    """A schedule of the world, up to what its oracles refuse. Under every other seed processes hear of a recovery one by one."""
+    """Return a schedule of the world, up to the first alarm. With every other seed, processes learn of a recovery one by one."""
     world = Merge(protocol, staggered=seed % 2 == 1)
     driver = Driver(world, seed, fault_rate=0.06, timer_rate=0.05)
     steps: list[Step] = []
@@ -133,19 +132,19 @@ def recorded(seed: int, protocol: Protocol = PROTOCOL) -> list[Step]:
 
 
 def _steps(actions: Sequence[tuple[str, str]], world: Merge) -> list[Step]:
-    """Whatever is shown is shown after the last of them."""
+    """Put the state of the machines after the last of the actions."""
     seen = {} if world.alarm or not actions else shown(world)
     return [*(Step(*action, {}) for action in actions[:-1]), *(Step(*action, seen) for action in actions[-1:])]
 
 
 def actions_of(choice: Choice, world: Merge, seen: Before) -> list[tuple[str, str]]:
-    """What a choice was in the specification."""
+    """Return the actions of a choice in the specification."""
     actions = _made(choice, world, seen)
     ended = seen.under_way and (choice == ("recover",) or not world.under_way or world.abandoned)
     if ended:
         world.under_way = 0
-    told = {"refuse", "complete", "fail"} & {action for action, _ in actions}
-    return [*actions, ("give up", "")] if ended and not told else actions
+    outcomes = {"refuse", "complete", "fail"} & {action for action, _ in actions}
+    return [*actions, ("give up", "")] if ended and not outcomes else actions
 
 
 def _made(choice: Choice, world: Merge, seen: Before) -> list[tuple[str, str]]:
@@ -177,7 +176,7 @@ def _written(key: Key, world: Merge, seen: Before) -> list[tuple[str, str]]:
 
 
 def _delivered(world: Merge, seen: Before) -> list[tuple[str, str]]:
-    """What the merge has delivered meanwhile."""
+    """Return the rows that the merge has delivered since."""
     return [("deliver", name) for name, rows in world.merged.items() if rows > seen.merged[name]]
 
 
@@ -200,11 +199,11 @@ def _row_handed(message: Envelope, world: Merge, seen: Before) -> list[tuple[str
     return _delivered(world, seen) or ([] if waits else [("drop", message.source)])
 
 
-# -- what the machines show ---------------------------------------------------------------------------------------
+# -- state of the machines ----------------------------------------------------------------------------------------
 
 
 class Known(NamedTuple):
-    """What a task knows, its machine and its application."""
+    """State of a task: its machine and its application."""
 
     record: Record
     cut: StateCut
@@ -214,7 +213,7 @@ NOTHING: Record = {}
 
 
 def shown(world: Merge) -> dict[str, str]:
-    """What the machines show, as TLA+."""
+    """Return the state of the machines, as TLA+."""
     tasks = {name: _known(world, name) for name in TASKS}
     copied = [name for name in TASKS if world.under_way and tasks[name].record.get("index") == world.under_way]
     return {
@@ -230,7 +229,7 @@ def shown(world: Merge) -> dict[str, str]:
 
 
 def _known(world: Merge, name: str) -> Known:
-    """A task, as it is or will be when it has done its part: a new life goes by the record of the old one."""
+    """Return a task as it is, or as it will be after its part of the recovery: a new incarnation continues the old record."""
     process = world.processes[ProcessId(name)]
     joined = world.plan is None or process.incarnation == world.incarnation
     part = KEEP if world.plan is None or joined else world.plan.parts.get(process.name, KEEP)
@@ -244,7 +243,7 @@ def _known(world: Merge, name: str) -> Known:
 
 
 def _complete(world: Merge) -> str:
-    """Everybody in the newest decided snapshot."""
+    """Return all tasks in the newest committed snapshot."""
     number = world.decided()
     key = checkpoint_key(number) if number else None
     tasks = {name: _stored(world, world.processes[ProcessId(name)], key) for name in TASKS}
@@ -267,7 +266,7 @@ def _numbers(tasks: Mapping[str, Known]) -> dict[str, str]:
 
 
 def got_of(merge: Record) -> dict[str, int]:
-    """How many rows of each source the merge has delivered, by its record."""
+    """Return the number of rows of each source that the merge has delivered, from its record."""
     received = counts_in(merge, "received")
     return {name: received.get(channel_between(name, "m"), 0) for name in SOURCES}
 
@@ -278,7 +277,7 @@ def _have(world: Merge, cut: StateCut) -> str:
 
 
 def _channels(world: Merge, merge: Record) -> dict[str, str]:
-    """What is on the way and counts, with what waits at the merge."""
+    """Return the messages on the way that count, with those that wait at the merge."""
     found = {}
     waiting = messages_in({"messages": merge.get("waiting", ())})
     for channel, (source, target) in world.graph.ends.items():
@@ -304,7 +303,7 @@ NAMED_ROW = re.compile(r"\b([st])(\d+)_([12])_(\d+)\b")
 
 
 def _named(traces: Sequence[Sequence[Step]]) -> dict[str, str]:
-    """The rows that the traces name. They are named because there are few, and TLC has little room for long texts."""
+    """Name the rows of the traces. They have names because they are few, and TLC has little room for long texts."""
     texts = (text for trace in traces for step in trace for text in step.shown.values())
     found = {row[0]: row for text in texts for row in NAMED_ROW.finditer(text)}
     return {name: _row(*row.groups()) for name, row in found.items()}
@@ -315,7 +314,7 @@ def _row(source: str, number: str, nth: str, seq: str) -> str:
 
 
 def _marked(world: Merge) -> list[str]:
-    """Inputs that the merge holds at the barrier."""
+    """Return the inputs that the merge holds at the barrier."""
     merge = world.processes[ProcessId("m")].machine
     if not isinstance(merge, PartialTask) or merge.aligning != world.under_way:
         return []
@@ -323,22 +322,22 @@ def _marked(world: Merge) -> list[str]:
 
 
 def _order(world: Merge) -> Iterator[str]:
-    """What is written down and not erased: place and source."""
+    """Yield the place and source of each logged row that is not erased."""
     for key, kept in world.processes[ProcessId("m")].storage.readable().items():
         if key[0] == ORDER:
             yield f'<<{int(key[1])}, "{str(kept["channel"])[0]}">>'
 
 
 def trace_files(traces: Sequence[Sequence[Step]]) -> dict[str, str]:
-    """The module that the trace specification reads."""
+    """Return the module that the trace specification reads."""
     return traces_module("RecordedRecoveries", [changes(trace) for trace in traces], _named(traces))
 
 
-# -- wrong on purpose ---------------------------------------------------------------------------------------------
+# -- planted bugs -------------------------------------------------------------------------------------------------
 
 
 def corrupted(trace: Sequence[Step], what: str) -> list[Step]:
-    """The bare actions with one of them wrong: a rule of the specification is broken, whatever is shown."""
+    """Return the bare actions with a wrong one: it breaks a rule of the specification, for any state."""
     steps = [replace(step, shown={}) for step in trace]
     match what:
         case "taken part":
@@ -358,5 +357,5 @@ def _refused(_: Step, step: Step) -> bool:
 
 
 def _repeated(before: Step, step: Step) -> bool:
-    """A row is delivered in the order that was written down before."""
+    """Return True if a row is delivered in the order that was logged before."""
     return step.action == "deliver" and bool(step.shown) and step.shown["order"] == before.shown.get("order")

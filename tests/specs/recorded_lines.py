@@ -1,16 +1,16 @@
-"""Recorded runs of the stages of one program as behaviours of `StageLines`, for TLC to judge.
+"""Recorded runs of the stages of one program as behaviours of `StageLines`, which TLC checks.
 
 A position on an edge is a number of rows: those of the sender's committed manifests before it. A batch takes rows of each
 edge; if a stage reads edges only, the rows that its tasks have counted must be those between the positions. A barrier's batch
-is the cut. An epoch is committed when its stage hears of its index (`EpochServes`), or when the next incarnation finds it in
-the log; an index that no epoch was committed for is said. Sinks have an epoch from the moment that the rules let them.
+is the cut. An epoch is committed when its stage reads its index (`EpochServes`), or when the next incarnation finds it in
+the log; an index without a committed epoch is announced. Sinks may publish an epoch from the moment that the rules allow it.
 Indices are numbered in their order.
 
-Stages record without a common clock. Here each step comes after what it has seen of other logs: a row after its epoch, a
+Stages record without a common clock. Here each step comes after the rows of other logs that it has read: a row after its epoch, a
 released epoch after the indices that were read, an index of an aligned reader after those of its senders. Among the steps that
-may come next, the one with the earliest wall clock does.
+may come next, the one with the earliest wall clock comes first.
 
-What the specification leaves out has no steps (`NotMapped`): aborted epochs, restores by an operator, a change of the protocol.
+Events that the specification lacks have no steps (`NotMapped`): aborted epochs, restores by an operator, a change of the protocol.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class Edge:
 
 @dataclass(frozen=True)
 class Move:
-    """What a stage did, as it recorded it.
+    """One recorded move of a stage.
 
     - `time_ms`: wall clock of its last event between stages.
-    - `epochs`, `indices`: what the logs of other stages have by then.
+    - `epochs`, `indices`: content of the logs of other stages by then.
     """
 
     act: str
@@ -89,7 +89,7 @@ class Walk:
     asked: dict[int, Manifest] = field(default_factory=dict)
     stamped: int = 0
     aligned: bool = False
-    """It follows its inputs, not its clock."""
+    """True if the stage follows its inputs, not its clock."""
 
     def live(self, recorded: Recorded, first: bool) -> None:
         """Follow one incarnation."""
@@ -102,21 +102,21 @@ class Walk:
             self._restart(recorded, recorded.begun.stage)
         self.markers, self.reached, self.asked = {}, 0, {}
         for line in recorded.lines:
-            self._told(line)
+            self._event(line)
             self.asked |= asked_for(line)
             for effect in line.effects:
                 self._answered(line, effect)
 
     def _restart(self, recorded: Recorded, begun: StageBegun) -> None:
-        """The dead incarnation may not have heard of its last commit, or of the index that it said."""
+        """The ended incarnation may have missed the answer to its last commit, or to the index that it announced."""
         if begun.epoch > self.epoch:
-            # An index that was said of this epoch, too, is that of its commit. Aligned readers have recorded both.
+            # An index that was also announced for this epoch is that of its commit. Aligned readers have recorded both.
             self._commit(begun.epoch, max(self.stamped, self.index) if self.aligned else begun.index)
         if begun.index > self.index:
             self._say(begun.index)
         self._move("crash", epoch=begun.epoch, index=begun.index, cursors=recorded.begun.point.manifest.cursors)
 
-    def _told(self, line: Handled) -> None:
+    def _event(self, line: Handled) -> None:
         event: Mapping[str, Any] = line.event
         if event["kind"] in _BETWEEN:
             self.time_ms = max(self.time_ms, line.now_ms)
@@ -141,7 +141,7 @@ class Walk:
                 self.stamped = index
             case {"kind": "ReleaseEpochs", "epoch": epoch}:
                 stages: Any = line.event["stages"]
-                # Each log has the index that was read of it, whichever is whose.
+                # Each log has the index that was read of it, in any order of stages.
                 known = dict.fromkeys(self.stages, min(stages)) if len(stages) == len(self.stages) else {}
                 self._move("publish", epoch=epoch, indices=known)
             case {"kind": "Publish", "output": {"epoch": epoch}}:

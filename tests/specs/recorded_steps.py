@@ -1,14 +1,14 @@
-"""Recorded incarnations of a job as behaviours of `BarrierCommit`, for TLC to judge.
+"""Recorded incarnations of a job as behaviours of `BarrierCommit`, which TLC checks.
 
-A row of the specification is what one batch put out for the sink, of each source that moved on in it; its number grows
-along the decided epochs. Source `s` is the job's first source, `t` all others together, and the edges of its graph:
-what was taken off an edge has moved on, too. A batch is atomic, so its rows
-are read and taken, and its barrier is taken, in one go: an epoch begins with the batch that holds its barrier. What was
+A row of the specification is the output of one batch for the sink, for each source that moved in it; its number grows
+along the committed epochs. Source `s` is the job's first source, `t` all others together, and the edges of its graph:
+rows taken off an edge are a move, too. A batch is atomic, so its rows are read and taken, and its barrier is taken, in one
+step: an epoch begins with the batch that holds its barrier. An epoch
 published at some time between an attempt and its end counts from the attempt on. A new incarnation is the crash of the
-specification. What the steps show comes from the trace alone: cursors from batches and manifests, what was taken and
-published from the files that manifests and publishers name.
+specification. The steps have their state from the trace alone: cursors from batches and manifests, taken and published
+rows from the files that manifests and publishers name.
 
-What the specification leaves out has no steps (`NotMapped`): epochs that are given up, or begin before the last is published.
+Events that the specification lacks have no steps (`NotMapped`): aborted epochs, and epochs that begin before the last is published.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.specs.tla import Step, record, sequence, set_of
 MODULE = "TraceBarrierCommit"
 SOURCES, SINK = ("s", "t"), "k"
 NOWHERE = 999
-"""Stands for a number that nothing in the trace explains: no behaviour has it."""
+"""A number that nothing in the trace explains: no behaviour has it."""
 
 Cursors = Mapping[str, object]
 Batch = tuple[int, int]
@@ -36,7 +36,7 @@ Batch = tuple[int, int]
 
 
 class NotMapped(Exception):
-    """The specification does not speak of what happened."""
+    """The specification has no step for an event of the trace."""
 
 
 @dataclass
@@ -46,10 +46,10 @@ class Walk:
     sink: str
     groups: Mapping[str, Sequence[str]]
     steps: list[Step] = field(default_factory=list)
-    life: int = 0
+    incarnation: int = 0
     cursor: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SOURCES, 0))
     known: dict[tuple[str, str], int] = field(default_factory=dict)
-    """How many rows of a source lie before a cursor."""
+    """Number of rows of a source before a cursor."""
     rows: dict[Batch, dict[str, int]] = field(default_factory=dict)
     files: dict[Batch, set[str]] = field(default_factory=dict)
     stored: set[tuple[str, int]] = field(default_factory=set)
@@ -75,7 +75,7 @@ class Walk:
         self._begin(recorded)
         ends = _ends(recorded, self.sink)
         for number, line in enumerate(recorded.lines):
-            self._told(recorded, line.event)
+            self._event(recorded, line.event)
             self.asked |= asked_for(line)
             if line.event["kind"] == "SourcesPinned" and line.effects:
                 self._pinned(line.event["starts"])
@@ -87,28 +87,28 @@ class Walk:
         point = recorded.begun.point
         manifest, operators = point.manifest, recorded.begun.shape.operators
         self.groups_due = {(each.name, group) for each in operators for group in range(each.key_groups)}
-        before, self.life = self.life, point.incarnation
+        before, self.incarnation = self.incarnation, point.incarnation
         self.stored, self.markers, self.reached, self.asked = set(), {}, 0, {}
         self.decided = manifest.epoch
-        self.cursor = {name: self._position(name, _stands(manifest)) if manifest.epoch else 0 for name in SOURCES}
+        self.cursor = {name: self._position(name, _positions_at(manifest)) if manifest.epoch else 0 for name in SOURCES}
         edges = [each.name for each in recorded.begun.shape.edges]
         self.consumed = {edge: manifest.edges[edge].consumed if edge in manifest.edges else 0 for edge in edges}
         self.in_flight = {edge: [file.rows for file in cut.files] for edge, cut in manifest.edges.items()}
         self.taken_off = dict.fromkeys(edges, 0)
         self.read = dict(self.cursor)
         self.known = {key: count for key, count in self.known.items() if count <= self.cursor[key[0]]}
-        for number in range(max(before, 1) + 1, self.life + 1):
-            self._act("crash", shows=number == self.life)
+        for number in range(max(before, 1) + 1, self.incarnation + 1):
+            self._act("crash", shows=number == self.incarnation)
 
     def _unanswered(self, following: Recorded | None) -> None:
-        """The log may have the last manifest, and the driver died before it heard of that: the next one goes on from there."""
+        """The log may have the last manifest although the driver died before the answer: the next incarnation continues from it."""
         epoch = following.begun.point.manifest.epoch if following else 0
         if epoch > self.decided and epoch in self.asked:
             self._decide(self.asked[epoch])
 
-    # -- what the rules were told --------------------------------------------------------------------------------------
+    # -- events of the rules -------------------------------------------------------------------------------------------
 
-    def _told(self, recorded: Recorded, event: Mapping[str, Any]) -> None:
+    def _event(self, recorded: Recorded, event: Mapping[str, Any]) -> None:
         match event:
             case {"kind": "BatchDone"}:
                 self._batch(event)
@@ -117,14 +117,14 @@ class Walk:
                 self._decide(self.asked[epoch])
 
     def _pinned(self, starts: Cursors) -> None:
-        """Where the sources begin is an epoch without rows."""
+        """The epoch of the sources' starts has no rows."""
         for name in SOURCES:
             self.known[name, self._cursor_of(name, self._at(starts))] = 0
         [epoch] = self.asked
         self._barrier(epoch, whole=True)
 
     def _batch(self, event: Mapping[str, Any]) -> None:
-        batch = (self.life, int(event["batch"]))
+        batch = (self.incarnation, int(event["batch"]))
         self.files[batch] = {each["body"]["path"] for each in event["reports"] if _is_for(each, self.sink)}
         self._take_off(event)
         at = self._at(event["cursors"])
@@ -147,7 +147,7 @@ class Walk:
             self._show()
 
     def _take_off(self, event: Mapping[str, Any]) -> None:
-        """Segments in front are consumed, what the batch put on an edge is behind."""
+        """Segments at the front are consumed; segments of the batch's output are added at the end."""
         for edge, taken in event["taken"].items():
             waiting = self.in_flight.setdefault(edge, [])
             count, self.taken_off[edge] = taken - self.taken_off[edge], taken
@@ -161,11 +161,11 @@ class Walk:
         return {**cursors, **{EDGE + edge: rows for edge, rows in self.consumed.items()}}
 
     def _known(self, name: str, cursors: Cursors) -> int:
-        """A cursor that was never seen is none."""
+        """A cursor that no batch had counts as no rows."""
         return self.known.get((name, self._cursor_of(name, cursors)), -1)
 
     def _barrier(self, epoch: int, whole: bool) -> None:
-        """Everything up to here is durable; the sink's part only if every key group has said so."""
+        """All rows up to here are durable; the sink's part only if every key group has acknowledged."""
         if self.settled < self.decided:
             raise NotMapped(f"epoch {epoch} began before epoch {self.decided} was published")
         self._act("begin")
@@ -183,14 +183,14 @@ class Walk:
         output = manifest.outputs.get(self.sink)
         rows = self._rows_of(file.path for file in (output.files if output else ()) if file.rows)
         self.taken[manifest.epoch] = {name: _after(base[name], rows[name]) for name in SOURCES}
-        self.read = {name: self._position(name, _stands(manifest)) for name in SOURCES}
+        self.read = {name: self._position(name, _positions_at(manifest)) for name in SOURCES}
         self.decided = manifest.epoch
         self._act("decide", shows=True)
         if manifest.reason == "initial":
             self.settled = self.decided
             self._act("publish", shows=True)
 
-    # -- what they answered --------------------------------------------------------------------------------------------
+    # -- effects of the rules ------------------------------------------------------------------------------------------
 
     def _answered(self, effect: Mapping[str, Any], end: Mapping[str, Any] | None) -> None:
         match effect:
@@ -216,7 +216,7 @@ class Walk:
     # -- rows ----------------------------------------------------------------------------------------------------------
 
     def _rows_of(self, paths: Iterator[str]) -> dict[str, list[int]]:
-        """Per source the rows that files stand for, in order; a batch of which a file is missing stands for no row."""
+        """Return the rows of the files per source, in order; a batch with a missing file has no row."""
         named, found = list(paths), {name: list[int]() for name in SOURCES}
         batches = dict.fromkeys(batch for path in named for batch, files in self.files.items() if path in files)
         for batch in batches:
@@ -239,14 +239,14 @@ class Walk:
             self._show()
 
     def _show(self) -> None:
-        """What the trace says, behind the last step."""
+        """Add the state of the trace to the last step."""
         last = self.steps[-1]
         self.steps[-1] = Step(last.action, last.node, self._shown())
 
     def _shown(self) -> dict[str, str]:
         taken = self.taken.get(self.decided, dict.fromkeys(SOURCES, NOWHERE))
         return {
-            "inc": str(self.life),
+            "inc": str(self.incarnation),
             "chan": record(dict.fromkeys(SOURCES, "<<>>")),
             "joined": set_of(f'"{name}"' for name in SOURCES),
             "coordinated": "FALSE",
@@ -260,8 +260,8 @@ class Walk:
         }
 
 
-def _stands(manifest: Manifest) -> Cursors:
-    """Where sources and edges stand at an epoch."""
+def _positions_at(manifest: Manifest) -> Cursors:
+    """Return the cursors of sources and edges at an epoch."""
     return {**manifest.cursors, **{EDGE + edge: cut.consumed for edge, cut in manifest.edges.items()}}
 
 
@@ -270,7 +270,7 @@ def _counts(values: Mapping[str, int]) -> str:
 
 
 def _after(base: int, rows: Sequence[int]) -> int:
-    """How many rows there are with these behind `base`, if they come in order."""
+    """Return the number of rows with these after `base`, if they are in order."""
     return base + len(rows) if list(rows) == list(range(base + 1, base + 1 + len(rows))) else NOWHERE
 
 
@@ -279,13 +279,13 @@ def _is_for(report: Mapping[str, Any], sink: str) -> bool:
 
 
 def _acknowledged(event: Mapping[str, Any], epoch: int) -> set[tuple[str, int]]:
-    """Key groups that have taken part in the epoch."""
+    """Return the key groups that have acknowledged the epoch."""
     reports = [each for each in event["reports"] if each["step"] == "operator" and each["body"].get("epoch") == epoch]
     return {(each["scope"], int(group)) for each in reports for group in each["body"]["groups"]}
 
 
 def _ends(recorded: Recorded, sink: str) -> dict[tuple[int, int], Mapping[str, Any]]:
-    """How the attempts to publish at the sink ended that went well, by the number of the line and the effect that asked."""
+    """Return the ends of successful publish attempts at the sink, by the number of the line and of the requesting effect."""
     asked: list[tuple[int, Mapping[str, Any]]] = []
     found: dict[tuple[int, int], Mapping[str, Any]] = {}
     for number, line in enumerate(recorded.lines):

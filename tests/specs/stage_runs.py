@@ -35,7 +35,7 @@ ONE_ROW = StagedFileRecord(path="rows.parquet", size_bytes=1, rows=1, lane=0, ba
 """A segment of the simulator is one row."""
 
 
-class Kept(StageProcess):
+class RecordingRules(StageProcess):
     """Rules of one incarnation that keep the lines of its trace."""
 
     def __init__(self, *start: Any) -> None:
@@ -50,19 +50,19 @@ class Kept(StageProcess):
 
 
 @dataclass
-class Life:
-    """One incarnation of a stage. `batches`, `published`: recorded so far."""
+class RecordedStage:
+    """One recorded incarnation of a stage, with its batches and published epochs."""
 
     node: ProgramNode
-    stage: Kept
+    stage: RecordingRules
     begun: Begun
     batches: int = 0
     published: int = 0
 
     @classmethod
-    def of(cls, node: ProgramNode) -> Life:
+    def of(cls, node: ProgramNode) -> RecordedStage:
         """Begin an incarnation as its driver does."""
-        assert isinstance(node.stage, Kept)
+        assert isinstance(node.stage, RecordingRules)
         shape = JobShape(node.name, node.senders, {}, (), Limits(), store="store")
         parts = {each: {"kind": "edge", "job": each, "edge": EDGE} for each in node.senders}
         base = manifest_of(node, node.log.latest, node.epochs[node.log.latest], rows=False)
@@ -70,29 +70,31 @@ class Life:
         begun = Begun.of(shape, point, Standing(parts), {}).model_copy(update={"stage": node.stage.start})
         return cls(node, node.stage, begun)
 
-    def told(self, event: Any, *effects: Any) -> None:
-        """Record an event of the rules of a driver."""
+    def record(self, event: Any, *effects: Any) -> None:
+        """Record an event of a driver's rules, and their effects."""
         self.stage.lines.append(handled(event, 0, effects).text())
 
     def batch(self, rows: int, barrier: bool) -> None:
-        """Record a batch that read so many segments, and the barrier in it."""
+        """Record a batch that read this number of segments, and the barrier in it."""
         self.batches += 1
         if barrier:
             marker = ControlMarker(self.batches, BARRIER, self.node.log.last + 1)
-            self.told(EpochRequested(Reason.INTERVAL), OfferMarker(marker))
-        self.told(self._done(rows, self.batches if barrier else 0))
+            self.record(EpochRequested(Reason.INTERVAL), OfferMarker(marker))
+        self.record(self._done(rows, self.batches if barrier else 0))
 
-    def commits(self, held: Held) -> None:
+    def request_commit(self, held: Held) -> None:
         """Record the request for an epoch with this content."""
-        self.told(self._done(0, 0), CommitEpoch(manifest_of(self.node, self.node.log.last + 1, held, bool(held.hops))))
+        self.record(
+            self._done(0, 0), CommitEpoch(manifest_of(self.node, self.node.log.last + 1, held, bool(held.hops)))
+        )
 
-    def releases(self) -> None:
-        """Record the newest epoch that sinks may have, if it is another one."""
+    def release(self) -> None:
+        """Record the newest epoch that sinks may publish, if it has changed."""
         epoch = self.stage.publishes_up_to
         if epoch > self.published:
             self.published = epoch
             output = EpochOutput(epoch, self.node.log.incarnation, 0, "", {}, ())
-            self.told(EpochsReleased(epoch), Publish(EDGE, output))
+            self.record(EpochsReleased(epoch), Publish(EDGE, output))
 
     def _done(self, rows: int, marker: int) -> BatchDone:
         cursors = {sender: at.model_dump() for sender, at in self.node.now.positions.items()}
@@ -128,15 +130,15 @@ class _Seen:
 
 
 class RecordedWorld(StagesWorld):
-    """Stages that die at every step, and are recorded. No operator restores one, and all have an index from the start on."""
+    """Stages that die at every step, and are recorded. No operator restores one, and all have an index from the start."""
 
     def __init__(self, seed: int, rules: StageRules) -> None:
-        self.lives: dict[str, list[Life]] = {}
-        kept = type("KeptRules", (Kept, rules.stage), {})
+        self.incarnations: dict[str, list[RecordedStage]] = {}
+        kept = type("KeptRules", (RecordingRules, rules.stage), {})
         self._cut_of = rules.cut
         super().__init__(seed, replace(rules, stage=kept, cut=self._cut))
         for name, node in self.nodes.items():
-            self.lives[name] = [Life.of(node)]
+            self.incarnations[name] = [RecordedStage.of(node)]
 
     def faults(self) -> list[Choice]:
         return [choice for choice in super().faults() if choice[0] in ("crash", "late", "jump")]
@@ -146,28 +148,28 @@ class RecordedWorld(StagesWorld):
         try:
             super().do(choice)
         finally:
-            # What an oracle condemns has happened, and is recorded, too.
+            # A step that an oracle refuses has happened, and is recorded, too.
             for name, node in self.nodes.items():
-                self._observe(node, self.lives[name], seen[name])
+                self._observe(node, self.incarnations[name], seen[name])
 
-    def _observe(self, node: ProgramNode, lives: list[Life], seen: _Seen) -> None:
-        if node.stage is not None and node.stage is not lives[-1].stage:
-            lives.append(Life.of(node))
+    def _observe(self, node: ProgramNode, incarnations: list[RecordedStage], seen: _Seen) -> None:
+        if node.stage is not None and node.stage is not incarnations[-1].stage:
+            incarnations.append(RecordedStage.of(node))
             return
         segments, barrier = len(node.now.read) - seen.segments, node.sealed and not seen.sealed
         if segments or barrier:
-            lives[-1].batch(segments, barrier)
+            incarnations[-1].batch(segments, barrier)
         if node.stage is not None:
-            lives[-1].releases()
+            incarnations[-1].release()
 
     def _cut(self, node: ProgramNode) -> Held:
         held = self._cut_of(node)
-        self.lives[node.name][-1].commits(held)
+        self.incarnations[node.name][-1].request_commit(held)
         return held
 
     def traces(self) -> list[Recorded]:
         """Return what every stage has recorded."""
-        return [life.recorded() for _, lives in sorted(self.lives.items()) for life in lives]
+        return [each.recorded() for _, incarnations in sorted(self.incarnations.items()) for each in incarnations]
 
 
 def _seen(node: ProgramNode) -> _Seen:
@@ -175,7 +177,7 @@ def _seen(node: ProgramNode) -> _Seen:
 
 
 def schedule(seed: int, rules: StageRules) -> tuple[Run, ScheduleOutcome]:
-    """Drive simulated stages until they are at rest, or until an oracle objects; return the recorded run and the end."""
+    """Run simulated stages until they are at rest, or until an oracle raises an alarm; return the recorded run and the end."""
     world = RecordedWorld(seed, rules)
     outcome = drive(world, seed, STAGES_STEPS, STAGES_FAULT_RATE)
     at_rest = not outcome.condemned or isinstance(outcome.error, (NoEnd, Lost))

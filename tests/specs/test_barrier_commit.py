@@ -22,8 +22,8 @@ SCOPES = [
     pytest.param({**TAKEN_OVER, "MaxAbort": "1"}, 234_552, marks=pytest.mark.long),
     pytest.param({"MaxCrash": "0", "MaxRows": "2"}, 63_602, marks=pytest.mark.long),
 ]
-"""Distinct states of two sources of one row each: two epochs of which one is given up, two epochs and a crash, three epochs of
-which two are given up in a row, one epoch and a takeover whose old life goes on, without and with an epoch that is given up;
+"""Distinct states of two sources of one row each: two epochs of which one is aborted, two epochs and a crash, three epochs of
+which two are aborted in a row, one epoch and a takeover whose old incarnation continues, without and with an aborted epoch;
 and of two rows each: two epochs, no crash."""
 
 
@@ -37,16 +37,18 @@ def test_every_state_is_exactly_once(tmp_path: Path, scope: dict[str, str], stat
 
 ENDS = [
     ({"MaxEpoch": "1"}, 1_202),
-    # TLC visits its states in the gate: those of the scope above in which one epoch is given up
+    # TLC visits its states in the gate: those of the scope above with one aborted epoch
     pytest.param({}, 11_496, marks=pytest.mark.long),
     pytest.param({"MaxCrash": "1", "MaxEpoch": "1", "MaxAbort": "0"}, 59_848, marks=pytest.mark.long),
     pytest.param({**TAKEN_OVER, "MaxCrash": "1", "MaxAbort": "0"}, 192_772, marks=pytest.mark.long),
 ]
-"""An epoch that may be given up; two of which one is; one epoch and a crash, or a takeover."""
+"""An epoch that may be aborted; two of which one is; one epoch and a crash, or a takeover."""
 
 
 @pytest.mark.parametrize(("scope", "states"), ENDS)
-def test_every_epoch_ends_and_every_decision_is_shown(tmp_path: Path, scope: dict[str, str], states: int) -> None:
+def test_every_epoch_ends_and_every_committed_one_is_published(
+    tmp_path: Path, scope: dict[str, str], states: int
+) -> None:
     result = check(tmp_path, "MCBarrierEnds", scope, flags=WHOLE)
 
     assert result.ok, result.output
@@ -62,9 +64,7 @@ def test_every_epoch_ends_and_every_decision_is_shown(tmp_path: Path, scope: dic
         pytest.param("OwnOnly", {"MaxCrash": "1", "MaxEpoch": "1", "MaxAbort": "0"}, marks=pytest.mark.long),
     ],
 )
-def test_a_rule_under_which_something_waits_for_ever_is_condemned(
-    tmp_path: Path, mutant: str, scope: dict[str, str]
-) -> None:
+def test_a_rule_under_which_a_step_waits_forever_is_found(tmp_path: Path, mutant: str, scope: dict[str, str]) -> None:
     result = check(tmp_path, "MCBarrierEnds", {"Mutant": f'"{mutant}"', **scope}, flags=WHOLE)
 
     assert result.violated == "violated", result.output
@@ -86,7 +86,9 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize(("mutant", "scope", "invariants"), first_in_gate(MUTANTS))
-def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, scope: dict[str, str], invariants: set[str]) -> None:
+def test_a_wrong_rule_violates_the_specification(
+    tmp_path: Path, mutant: str, scope: dict[str, str], invariants: set[str]
+) -> None:
     result = check(tmp_path, "BarrierCommit", {"Mutant": f'"{mutant}"', **scope})
 
     assert result.violated in invariants, result.output

@@ -11,11 +11,11 @@ from tests.specs.lease_traces import MODULE, corrupted, recorded, recorded_retur
 from tests.specs.tlc import check, first_in_gate
 
 STATES = 361_443
-"""Distinct states, three nodes, two leases, one crash, one clock at half the rate."""
+"""Distinct states: three nodes, two leases, one crash, one clock at half the rate."""
 
 
 STATES_OF_AN_END = 22_583
-"""The same with one lease: TLC keeps the graph of them all to see that every right ends."""
+"""The same with one lease: TLC keeps the graph of all states to check that every right ends."""
 
 
 ONE_RETURN = {"MaxReturn": "1", "MaxCrash": "0"}
@@ -34,7 +34,7 @@ def test_every_state_of_two_leases_and_one_crash_is_safe(tmp_path: Path) -> None
 
 
 @pytest.mark.long
-def test_every_right_ends_if_time_passes_also_around_a_crash(tmp_path: Path) -> None:
+def test_every_right_ends_with_time_also_around_a_crash(tmp_path: Path) -> None:
     result = check(tmp_path, "MCLeaseEnds")
 
     assert result.ok, result.output
@@ -42,7 +42,7 @@ def test_every_right_ends_if_time_passes_also_around_a_crash(tmp_path: Path) -> 
 
 
 @pytest.mark.long
-def test_every_right_ends_as_well_where_it_may_be_returned(tmp_path: Path) -> None:
+def test_every_right_ends_if_it_may_be_returned(tmp_path: Path) -> None:
     result = check(tmp_path, "MCLeaseEnds", {"MaxReturn": "1"})
 
     assert result.ok, result.output
@@ -57,7 +57,7 @@ def test_nothing_of_a_returned_lease_counts_and_the_next_one_is_safe_at_once(tmp
     assert result.states == STATES_WITH_A_RETURN
 
 
-def test_a_right_ends_because_its_time_runs_out(tmp_path: Path) -> None:
+def test_a_right_ends_because_its_time_expires(tmp_path: Path) -> None:
     result = check(tmp_path, "MCLeaseEnds", {"Mutant": '"NeverElapses"', "MaxCrash": "0"})
 
     assert "Temporal properties were violated" in result.output
@@ -81,14 +81,16 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize(("mutant", "scope", "invariants"), first_in_gate(MUTANTS))
-def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, scope: dict[str, str], invariants: set[str]) -> None:
+def test_a_wrong_rule_violates_the_specification(
+    tmp_path: Path, mutant: str, scope: dict[str, str], invariants: set[str]
+) -> None:
     result = check(tmp_path, "MCCheckpointLease", {"Mutant": f'"{mutant}"', **scope})
 
     assert result.violated in invariants, result.output
 
 
 @pytest.mark.long  # in the gate: tests/simulator/test_lease_world.py
-def test_clocks_slower_than_agreed_are_not_protected_against(tmp_path: Path) -> None:
+def test_a_clock_slower_than_agreed_breaks_the_lease(tmp_path: Path) -> None:
     """The holder may use Budget of its clock, at half the primary's rate; here its clock has a fifth of it."""
     rates = "Rates == [a |-> 5, b |-> 1, c |-> 5]"
     text = "------------------------- MODULE MCCheckpointLease -------------------------\n"
@@ -108,7 +110,7 @@ def test_schedules_of_the_machines_are_behaviours_of_the_specification(tmp_path:
 
 
 @pytest.mark.parametrize("seeds", SEEDS)
-def test_schedules_with_returns_are_behaviours_of_the_specification_too(tmp_path: Path, seeds: range) -> None:
+def test_schedules_with_returns_are_behaviours_of_the_specification(tmp_path: Path, seeds: range) -> None:
     traces = [recorded_returning(seed) for seed in seeds]
     result = check(tmp_path, MODULE, more=trace_files(traces), flags=())
 
@@ -118,7 +120,7 @@ def test_schedules_with_returns_are_behaviours_of_the_specification_too(tmp_path
 
 
 @pytest.mark.long  # in the gate: tests/simulator/test_lease_world.py
-def test_the_next_lease_before_a_return_was_heard_is_rejected(tmp_path: Path) -> None:
+def test_the_next_lease_before_a_return_arrived_is_rejected(tmp_path: Path) -> None:
     unheard = [[step for step in recorded_returning(seed) if "returned" not in step.action] for seed in range(8)]
     result = check(tmp_path, MODULE, more=trace_files(unheard), flags=())
 

@@ -1,4 +1,4 @@
-"""Snapshots around two loops: every row once after going back, every snapshot ends; the machines follow it."""
+"""Snapshots around two loops: every row exactly once after a restore, every snapshot ends; the machines follow it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SCOPES = [
     pytest.param({"MaxRows": "2", "MaxId": "1"}, 40_709, marks=pytest.mark.long),
     ({"MaxRows": "1", "MaxId": "2"}, 8_321),
 ]
-"""Rows and snapshots, and the distinct states with one return."""
+"""Rows and snapshots, and the distinct states with one restore."""
 
 
 @pytest.mark.parametrize(("scope", "states"), SCOPES)
-def test_every_state_keeps_every_row_once_and_every_snapshot_ends(
+def test_every_state_has_every_row_once_and_every_snapshot_ends(
     tmp_path: Path, scope: dict[str, str], states: int
 ) -> None:
     result = check(tmp_path, "CyclicSnapshot", scope, flags=WHOLE)
@@ -37,8 +37,8 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize(("mutant", "violated"), first_in_gate(MUTANTS))
-def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, violated: str) -> None:
-    """`violated` alone: the temporal property, that every snapshot ends."""
+def test_a_wrong_rule_violates_the_specification(tmp_path: Path, mutant: str, violated: str) -> None:
+    """`violated` alone is the temporal property that every snapshot ends."""
     result = check(tmp_path, "CyclicSnapshot", {"Mutant": f'"{mutant}"', "MaxRows": "2", "MaxId": "1"})
 
     assert result.violated == violated, result.output

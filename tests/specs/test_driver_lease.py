@@ -1,4 +1,4 @@
-"""The driver's lease: every state of three drivers, whose clocks differ and who stand still, is safe; wrong rules are not."""
+"""The driver's lease: every state of three drivers with different clocks and pauses is safe; wrong rules are found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STATES = 22_506
 """Distinct states: three drivers, two clocks at three quarters of the third one's rate, six rows, two pauses."""
 
 
-def test_every_state_of_six_rows_and_two_pauses_is_safe_and_no_lease_is_silent_for_too_long(tmp_path: Path) -> None:
+def test_every_state_of_six_rows_and_two_pauses_is_safe_and_every_lease_is_renewed_in_time(tmp_path: Path) -> None:
     result = check(tmp_path, "MCDriverLease")
 
     assert result.ok, result.output
@@ -24,7 +24,7 @@ STATES_WITH_A_RETURN = 41_712
 """The same with one pause and one stop, whose driver returns the lease."""
 
 
-def test_a_returned_lease_is_taken_at_once_and_nothing_of_it_counts_afterwards(tmp_path: Path) -> None:
+def test_a_returned_lease_is_taken_at_once_and_its_later_rows_do_not_count(tmp_path: Path) -> None:
     result = check(tmp_path, "MCDriverLease", ONE_RETURN)
 
     assert result.ok, result.output
@@ -40,7 +40,7 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize(("mutant", "invariants"), first_in_gate(MUTANTS))
-def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, invariants: set[str]) -> None:
+def test_a_wrong_rule_violates_the_specification(tmp_path: Path, mutant: str, invariants: set[str]) -> None:
     result = check(tmp_path, "MCDriverLease", {"Mutant": f'"{mutant}"'})
 
     assert result.violated in invariants, result.output
@@ -61,7 +61,7 @@ MUTANTS_OF_RETURNS = [
 
 
 @pytest.mark.parametrize(("mutant", "invariants"), first_in_gate(MUTANTS_OF_RETURNS))
-def test_a_wrong_rule_of_returns_is_condemned(tmp_path: Path, mutant: str, invariants: set[str]) -> None:
+def test_a_wrong_rule_of_returns_violates_the_specification(tmp_path: Path, mutant: str, invariants: set[str]) -> None:
     result = check(tmp_path, "MCDriverLease", {"Mutant": f'"{mutant}"', **ONE_RETURN})
 
     assert result.violated in invariants, result.output

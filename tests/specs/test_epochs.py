@@ -1,4 +1,4 @@
-"""Snapshots by epochs: every decided one is consistent, its log exact, every epoch ends; the machines follow it."""
+"""Snapshots by epochs: every committed one is consistent, its log is exact, every epoch ends; the machines follow it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCOPES = [
 
 
 @pytest.mark.parametrize(("scope", "states"), SCOPES)
-def test_every_decided_epoch_is_consistent_with_an_exact_log_and_every_epoch_ends(
+def test_every_committed_epoch_is_consistent_with_an_exact_log_and_every_epoch_ends(
     tmp_path: Path, scope: dict[str, str], states: int
 ) -> None:
     result = check(tmp_path, "Epochs", scope, flags=WHOLE)
@@ -44,8 +44,10 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize(("mutant", "scope", "violated"), first_in_gate(MUTANTS))
-def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, scope: dict[str, str], violated: str) -> None:
-    """`violated` alone: the temporal property, that every epoch ends."""
+def test_a_wrong_rule_violates_the_specification(
+    tmp_path: Path, mutant: str, scope: dict[str, str], violated: str
+) -> None:
+    """`violated` alone is the temporal property that every epoch ends."""
     result = check(tmp_path, "Epochs", {"Mutant": f'"{mutant}"', **scope})
 
     assert result.violated == violated, result.output

@@ -1,5 +1,5 @@
-"""Going back in part: who survives has every row once and in one order, whoever fails; recoveries and snapshots end; the
-machines follow it."""
+"""Partial recovery: survivors have every row once and in one order, for any failures; recoveries and snapshots end; the
+machines follow the specification."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCOPES = [
 
 
 @pytest.mark.parametrize(("scope", "states"), SCOPES)
-def test_every_state_keeps_every_row_once_and_every_snapshot_ends(
+def test_every_state_has_every_row_once_and_every_snapshot_ends(
     tmp_path: Path, scope: dict[str, str], states: int
 ) -> None:
     result = check(tmp_path, "PartialRecovery", scope, flags=WHOLE)
@@ -36,7 +36,7 @@ def test_every_state_keeps_every_row_once_and_every_snapshot_ends(
 SNAPSHOT = {"MaxRows": "1", "MaxId": "1"}
 ENDS = [
     ({}, 1_431),
-    # its states are those of a scope above, which is in the gate and looks at the ends of snapshots
+    # its states are those of a scope above, which is in the gate and checks the ends of snapshots
     pytest.param({**SNAPSHOT, "MaxFail": "1"}, 8_964, marks=pytest.mark.long),
     pytest.param({"MaxRows": "1", "OtherRows": "1"}, 3_018, marks=pytest.mark.long),
     pytest.param(SNAPSHOT, 17_461, marks=pytest.mark.long),
@@ -55,9 +55,7 @@ def test_every_recovery_and_every_snapshot_ends(tmp_path: Path, scope: dict[str,
 @pytest.mark.parametrize(
     ("mutant", "scope"), first_in_gate([("OrderOnly", {}), ("WaitsItOut", {**SNAPSHOT, "MaxFail": "1"})])
 )
-def test_a_rule_under_which_something_waits_for_ever_is_condemned(
-    tmp_path: Path, mutant: str, scope: dict[str, str]
-) -> None:
+def test_a_rule_under_which_a_step_waits_forever_is_found(tmp_path: Path, mutant: str, scope: dict[str, str]) -> None:
     result = check(tmp_path, "MCPartialEnds", {"Mutant": f'"{mutant}"', **scope})
 
     assert result.violated == "violated", result.output
@@ -73,11 +71,13 @@ MUTANTS = [
     # in the gate: the machine with this error, "P5c takes part while it replays", below and in tests/protocol/test_snapshot_bugs.py
     pytest.param("NoRefusal", ONE_SOURCE, {"NoOrphan", "violated"}, marks=pytest.mark.long),
 ]
-"""What is violated; `violated` is a temporal property, which TLC looks at now and then: whichever it meets first."""
+"""Violated properties; `violated` is a temporal property, which TLC checks now and then: the first one that it finds counts."""
 
 
 @pytest.mark.parametrize(("mutant", "scope", "violated"), first_in_gate(MUTANTS))
-def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, scope: dict[str, str], violated: set[str]) -> None:
+def test_a_wrong_rule_violates_the_specification(
+    tmp_path: Path, mutant: str, scope: dict[str, str], violated: set[str]
+) -> None:
     result = check(tmp_path, "PartialRecovery", {"Mutant": f'"{mutant}"', **scope})
 
     assert result.violated in violated, result.output
@@ -107,10 +107,10 @@ WRONG = {
     "takes a source's number for a row's": (BUGS["literal P5c source sequence"][0], 37),
     "writes no order": (BUGS["literal P5c no order"][0], 37),
 }
-"""Machines with a bug, and seeds under which it shows."""
+"""Machines with a bug, and seeds that show it."""
 
 
-# The others are condemned by schedules in the gate: tests/protocol/test_snapshot_bugs.py.
+# Schedules in the gate find the others: tests/protocol/test_snapshot_bugs.py.
 @pytest.mark.parametrize(
     "bug", [bug if at < 1 else pytest.param(bug, marks=pytest.mark.long) for at, bug in enumerate(WRONG)]
 )

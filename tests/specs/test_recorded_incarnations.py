@@ -1,4 +1,4 @@
-"""What drivers on Spark record is a behaviour of `BarrierCommit`: here of drivers that are simulated and die at every step."""
+"""Recorded drivers on Spark are behaviours of `BarrierCommit`: here simulated drivers that die at every step."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SEEDS = range(10)
 MANY = range(30)
 
 
-class Decides(sim.SparkWorld):
-    """A world in which no epoch is given up, or begins by its interval before the last is published."""
+class CommitsEveryEpoch(sim.SparkWorld):
+    """A world in which no epoch is aborted, or begins by its interval before the last is published."""
 
     def choices(self) -> list[Choice]:
         return [choice for choice in super().choices() if choice[0] != "savepoint"]
@@ -42,11 +42,11 @@ class Decides(sim.SparkWorld):
 
 
 def schedules(core_of: CoreOf | None = None, seeds: range = SEEDS) -> list[list[Step]]:
-    """Both sinks' steps of every schedule of which the specification speaks; with wrong rules until an oracle objects."""
+    """Return both sinks' steps of every schedule that the specification covers; with wrong rules, up to the first alarm."""
     found = []
     for seed in seeds:
         recording = Recording(core_of)
-        drive(Decides(recording.core_of, draining=seed % 2 == 1, deaths=seed % 3 > 0), seed, 250, 0.08)
+        drive(CommitsEveryEpoch(recording.core_of, draining=seed % 2 == 1, deaths=seed % 3 > 0), seed, 250, 0.08)
         traces = recording.traces()
         for sink in ("out", "tap"):
             try:
@@ -71,14 +71,14 @@ def test_schedules_of_the_rules_are_behaviours_of_the_specification(tmp_path: Pa
     "plant",
     [
         host_bugs.cursors_are_those_before_the_barriers_batch,
-        # schedules condemn these in the gate: tests/simulator/test_spark_world.py
+        # schedules find these in the gate: tests/simulator/test_spark_world.py
         pytest.param(host_bugs.rows_of_an_ended_epoch_stay_open, marks=pytest.mark.long),
         pytest.param(host_bugs.files_of_later_batches_come_first, marks=pytest.mark.long),
     ],
     ids=lambda plant: plant.__name__,
 )
 def test_schedules_of_wrong_rules_are_rejected(tmp_path: Path, plant: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The specification is to object, not the world.
+    # The specification must refuse the schedule, not the world.
     monkeypatch.setattr(Shared, "judge", lambda shared, manifest: None)
     monkeypatch.setattr(SparkSink, "judge", lambda sink, rows: None)
     monkeypatch.setattr(SparkSink, "judge_published", lambda sink, shared, output: None)

@@ -1,4 +1,4 @@
-"""Lines of stages: every one is a cut, an aligned one has nothing in transit; what stages record follows it."""
+"""Lines of stages: every one is a cut, an aligned one has nothing in transit; recorded stages follow the specification."""
 
 from __future__ import annotations
 
@@ -62,21 +62,25 @@ MUTANTS = [
 
 @pytest.mark.long  # in the gate: schedules of wrong rules, below, and tests/simulator
 @pytest.mark.parametrize(("mutant", "scope", "violated"), MUTANTS)
-def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, scope: dict[str, str], violated: str) -> None:
+def test_a_wrong_rule_violates_the_specification(
+    tmp_path: Path, mutant: str, scope: dict[str, str], violated: str
+) -> None:
     result = check(tmp_path, "MCStageLines", {"Mutant": f'"{mutant}"', **scope})
 
     assert result.violated == violated, result.output
 
 
 def runs(seeds: Sequence[int], rules: StageRules | None = None) -> list[Run]:
-    """Recorded schedules; with wrong rules until an oracle objects."""
+    """Return recorded schedules; with wrong rules, up to the first alarm of an oracle."""
     found = [schedule(seed, rules or StageRules()) for seed in seeds]
     assert rules is not None or all(outcome.ok for _, outcome in found)
     return [run for run, _ in found]
 
 
 @pytest.mark.parametrize("seeds", [SEEDS, pytest.param(MANY, marks=pytest.mark.long)], ids=["few", "many"])
-def test_what_simulated_stages_record_is_a_behaviour_of_the_specification(tmp_path: Path, seeds: Sequence[int]) -> None:
+def test_recorded_runs_of_simulated_stages_are_behaviours_of_the_specification(
+    tmp_path: Path, seeds: Sequence[int]
+) -> None:
     found = runs(seeds)
     result = check(tmp_path, MODULE, more=runs_module(found), flags=())
 
@@ -113,11 +117,11 @@ WRONG = [
     ("one aligned input is enough", 107),
     ("an epoch without rows is waited for", 98),
 ]
-"""Bugs of stages that the specification does not allow, each with a schedule that shows it."""
+"""Bugs of stages that the specification refuses, each with a schedule that shows it."""
 
 
 @pytest.mark.parametrize(("name", "seed"), first_in_gate(WRONG))
-def test_what_stages_with_a_planted_bug_record_is_rejected(tmp_path: Path, name: str, seed: int) -> None:
+def test_recorded_runs_of_stages_with_a_planted_bug_are_rejected(tmp_path: Path, name: str, seed: int) -> None:
     result = check(tmp_path, MODULE, more=runs_module(runs([seed], PLANTED_IN[name])), flags=())
 
     assert result.violated == "deadlock", result.output

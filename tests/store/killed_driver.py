@@ -1,7 +1,7 @@
-"""A driver that kills itself with SIGKILL at the n-th durable step of a kind. Run by `test_killed_drivers`.
+"""Kills its own process with SIGKILL at the n-th durable step of a kind. Run by `test_killed_drivers`.
 
 Arguments: store, oracle folder, kind of step ("any" for all), n. Every acknowledged epoch is noted in the oracle
-folder first as intended, then as acknowledged, so that the parent knows both without asking the store.
+folder first as intended, then as acknowledged, so that the parent knows both without reading the store.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(store: str, oracle: Path, kind: str, nth: int) -> None:
         world.snapshot({f"k{point.last % 5}": point.last * 10 + number}, full=number == 2)
         manifest = world.manifest((SinkAck(sink=SINK, epoch=world.last),) if world.last else ())
         note(oracle, f"intended-{manifest.epoch}", world.line.state)
-        world.decide(manifest)
+        world.commit(manifest)
         note(oracle, f"acknowledged-{manifest.epoch}", world.line.state)
         world.store.materialize(manifest)
         world.store.retain(Retention(keep_last=2, slack=0))

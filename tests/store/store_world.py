@@ -1,4 +1,4 @@
-"""A store under test together with what it must hold: an oracle that shares no code with the library."""
+"""A store under test, with its expected content: an oracle that shares no code with the library."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from spark_ckpt.store.store import Store
 
 JOB, OPERATOR, SINK, EDGE = "job", "totals", "out", "loop"
 ELSEWHERE = Holder(host="another-host", boot_id="b", pid=1, pid_start=1, name="test")
-"""A holder nobody here can prove dead."""
+"""A holder that nothing on this host can prove dead."""
 
 Changes = Mapping[str, int | None]
-"""Per key: its new value, None deletes it."""
+"""New value per key; None deletes the key."""
 
 
 class Clock:
-    """Wall time that a test moves."""
+    """Wall time, set by the test."""
 
     def __init__(self, ms: int = 1_700_000_000_000) -> None:
         self.ms = ms
@@ -64,7 +64,7 @@ def key_hash(key: str) -> int:
 
 @dataclass
 class Line:
-    """What one incarnation carries from epoch to epoch."""
+    """State of one incarnation between epochs."""
 
     incarnation: int
     base: int
@@ -74,7 +74,7 @@ class Line:
 
 
 class World:
-    """Drives a store as the runtime does; `expected` says what every epoch's state must be."""
+    """Drives a store as the runtime does; `expected` has the state of every epoch."""
 
     def __init__(self, uri: str | Path, now_ms: Clock | None = None, options: Mapping[str, str] | None = None) -> None:
         self.clock = now_ms or Clock()
@@ -86,7 +86,7 @@ class World:
 
     @property
     def holder(self) -> Holder:
-        """Who begins incarnations."""
+        """Return the holder of new incarnations."""
         return ELSEWHERE
 
     def acks(self, epoch: int) -> tuple[SinkAck, ...]:
@@ -128,7 +128,7 @@ class World:
         return self._written(SINK, self.store.staged(SINK).location, texts)
 
     def in_flight(self, texts: list[str]) -> EdgeCut:
-        """What an edge holds that has brought a row for every decided epoch."""
+        """Return the rows in flight of an edge that got one row per committed epoch."""
         files = (self._written(EDGE, self.store.edge(EDGE).location, texts),)
         positions = {"consumed": self.last, "produced": self.last + len(texts)}
         return EdgeCut(edge=EDGE, row_schema="value string", files=files, **positions)
@@ -168,20 +168,20 @@ class World:
             acks=acks,
         )
 
-    def epoch_that_holds_back(self, changes: Changes) -> Manifest:
-        """One more epoch, whose rows are to be published with a later one."""
+    def deferred_epoch(self, changes: Changes) -> Manifest:
+        """Commit an epoch whose rows are deferred to a later publish."""
         self.snapshot(changes, full=True)
         whole = self.manifest()
         manifest = whole.model_copy(update={"held": whole.outputs, "outputs": {}})
-        self.decide(manifest)
+        self.commit(manifest)
         return manifest
 
-    def decide(self, manifest: Manifest) -> None:
-        """Commit, and only then believe it."""
+    def commit(self, manifest: Manifest) -> None:
+        """Commit an epoch, then expect its state."""
         self.store.log.commit_epoch(manifest)
-        self.believe(manifest)
+        self.expect(manifest)
 
-    def believe(self, manifest: Manifest) -> None:
+    def expect(self, manifest: Manifest) -> None:
         self.expected[manifest.epoch] = dict(self.line.state)
         self.chains[manifest.epoch] = self.line.chain
         self.line.base = self.last = manifest.epoch
@@ -189,7 +189,7 @@ class World:
     def epoch(self, changes: Changes, full: bool = False, materialize: bool = True, acked: int = 0) -> Manifest:
         self.snapshot(changes, full)
         manifest = self.manifest(self.acks(acked))
-        self.decide(manifest)
+        self.commit(manifest)
         if materialize:
             self.store.materialize(manifest)
         return manifest
@@ -211,7 +211,7 @@ def as_dict(rows: pa.Table) -> dict[str, int]:
 
 
 def rewrite(root: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Rewrite the log's files with proper checksums: damage that only seals and digests can see."""
+    """Rewrite the log's files with valid checksums: only seals and digests can find this damage."""
     epochs = Location(str(root / "epochs"))
     for info in epochs.list():
         if info.path.endswith(".parquet") and "/" not in info.path:

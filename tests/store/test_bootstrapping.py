@@ -1,4 +1,4 @@
-"""State for an operator that is new in a job: another one's of some epoch, or nothing at all."""
+"""A new operator of a job gets the state of another operator at some epoch, or no state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEYS = [f"key{number}" for number in range(30)]
 
 
 def world_in(folder: Path) -> World:
-    """Two epochs: all keys, then some new values and some deletions; the driver has gone."""
+    """Create two epochs: all keys, then some new values and some deletions; then end the driver."""
     world = World(folder)
     world.begin()
     world.epoch(dict.fromkeys(KEYS, 1), full=True)
@@ -39,18 +39,18 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.mark.parametrize(("epoch", "value", "keys"), [(1, 1, KEYS), (2, 2, KEYS[:20])])
-def test_an_operator_begins_with_what_another_one_had_at_an_epoch(
+def test_an_operator_begins_with_the_state_of_another_one_at_an_epoch(
     world: World, epoch: int, value: int, keys: list[str]
 ) -> None:
     store = opened(world)
     done = bootstrap(store, "new", Origin(store, epoch, OPERATOR))
     assert (done.epoch, done.rows) == (3, len(keys))
     assert state(store, "new") == dict.fromkeys(keys, value)
-    assert state(store, OPERATOR) == world.line.state, "the other one goes on"
+    assert state(store, OPERATOR) == world.line.state, "the other operator keeps its state"
     store.verify(store.log.manifest(3), deep=True)
 
 
-def test_everything_else_of_the_epoch_stays_and_what_a_sink_is_owed_is_still_owed(world: World) -> None:
+def test_the_rest_of_the_epoch_and_its_unpublished_epochs_stay(world: World) -> None:
     store = opened(world)
     before = store.log.manifest(2)
     bootstrap(store, "new", Origin(store, 1, OPERATOR))
@@ -76,7 +76,7 @@ def test_an_operator_that_has_state_keeps_it(world: World) -> None:
     assert store.log.state().latest == 2
 
 
-def test_an_operator_or_epoch_that_is_not_there_is_named(world: World) -> None:
+def test_a_missing_operator_or_epoch_is_named(world: World) -> None:
     store = opened(world)
     with pytest.raises(EpochNotFound, match="no state of operator 'nobody'"):
         bootstrap(store, "new", Origin(store, 1, "nobody"))
@@ -84,7 +84,7 @@ def test_an_operator_or_epoch_that_is_not_there_is_named(world: World) -> None:
         bootstrap(store, "new", Origin(store, 7, OPERATOR))
 
 
-def test_it_is_refused_while_a_driver_runs_and_leaves_nothing_behind(world: World) -> None:
+def test_bootstrapping_is_refused_while_a_driver_runs_and_leaves_no_file(world: World) -> None:
     world.begin()
     store = opened(world)
     with pytest.raises(StoreInUse):
@@ -92,7 +92,7 @@ def test_it_is_refused_while_a_driver_runs_and_leaves_nothing_behind(world: Worl
     assert (store.log.state().latest, list(store.state("new").location.list())) == (2, [])
 
 
-def test_damaged_state_is_found_and_nothing_is_decided(world: World) -> None:
+def test_damaged_state_is_found_before_a_commit(world: World) -> None:
     store = opened(world)
     (file, *_) = store.log.manifest(1).operators[OPERATOR].files
     store.state(OPERATOR).location.write_bytes(file.path, b"x" * file.size_bytes)

@@ -1,4 +1,4 @@
-"""P3: a crash or a power loss before any durable step loses no acknowledged epoch and shows no half of one."""
+"""P3: a crash or a power loss before any durable step loses no acknowledged epoch and makes no partial epoch visible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_ckpt.store import durable
 
 @dataclass(frozen=True)
 class Crash:
-    """A process that is gone: its files as they were, those that a power loss would spare, and what it had acknowledged."""
+    """A crashed process: its files, those that a power loss would spare, and its acknowledged epochs."""
 
     files: Path
     safe: frozenset[Path]
@@ -25,7 +25,7 @@ class Crash:
 
 
 class Disk:
-    """Counts durable steps, and keeps before each `stride`-th what a crash there would leave. No handler can run on in a copy."""
+    """Count durable steps; before each `stride`-th one, copy the files that a crash would leave. No handler runs in a copy."""
 
     def __init__(self, root: Path, kept: Path | None = None, stride: int = 1) -> None:
         self.root, self.kept, self.stride = root, kept, stride
@@ -44,17 +44,17 @@ class Disk:
         if what == "fsync":
             self.fsynced.add(Path(path))
         elif what == "sync-folder":
-            # Contents without the folder's entry are lost just as well.
+            # Without the folder's entry, the contents are lost, too.
             self.safe |= {file for file in self.fsynced if file.parent == Path(path)}
 
     def crashed(self, crash: Crash) -> None:
-        """Put the files back that the process left, to where it worked."""
+        """Move the files of the crashed process back to its folder."""
         shutil.rmtree(self.root)
         crash.files.rename(self.root)
         self.safe = set(crash.safe)
 
     def lose_power(self, tear: Callable[[Path], None]) -> None:
-        """Tear every file whose contents and name nobody fsynced."""
+        """Tear every file whose contents or name have no fsync."""
         for folder, _, names in os.walk(self.root):
             for name in names:
                 path = Path(folder) / name
@@ -74,8 +74,8 @@ def gone(path: Path) -> None:
     path.unlink()
 
 
-def life(root: Path, acknowledged: list[int]) -> World:
-    """Some epochs with everything that happens around them; what was acknowledged is noted at once."""
+def run_epochs(root: Path, acknowledged: list[int]) -> World:
+    """Run epochs with acknowledgements, materialization and retention; record each acknowledged epoch at once."""
     world = World(root / "store")
     world.begin()
     for number, full in enumerate((True, False, True), start=1):
@@ -86,8 +86,8 @@ def life(root: Path, acknowledged: list[int]) -> World:
     return world
 
 
-def decided_state(number: int) -> dict[str, int]:
-    """The answer of `life` at an epoch, worked out by hand."""
+def state_of(number: int) -> dict[str, int]:
+    """Return the state of `run_epochs` at an epoch, written by hand."""
     return {0: {}, 1: {"a": 1}, 2: {"a": 2, "k2": 2}, 3: {"a": 3, "k2": 2, "k3": 3}}[number]
 
 
@@ -98,13 +98,13 @@ def check_recovery(root: Path, acknowledged: Sequence[int]) -> None:
     last_acknowledged = max(acknowledged, default=0)
     assert newest in (last_acknowledged, last_acknowledged + 1), "the last acknowledged epoch or the one under way"
     if newest:
-        assert world.state_at(newest) == decided_state(newest)
+        assert world.state_at(newest) == state_of(newest)
     world.store.materialize(point.manifest)
     world.line.incarnation, world.line.base, world.last = point.incarnation, newest, point.last
     world.line.chain = point.manifest.operators[OPERATOR].files if newest else ()
-    world.line.state = decided_state(newest)
+    world.line.state = state_of(newest)
     after = world.epoch({"after": 1})
-    assert world.state_at(after.epoch) == {**decided_state(newest), "after": 1}
+    assert world.state_at(after.epoch) == {**state_of(newest), "after": 1}
     assert world.store.staged(SINK).read(after.epoch).column("value").to_pylist() == [f"row of {after.epoch}"]
     world.store.retain(Retention(keep_last=1, slack=0))
     for brief in world.store.log.state().epochs:
@@ -112,11 +112,11 @@ def check_recovery(root: Path, acknowledged: Sequence[int]) -> None:
 
 
 LOSSES: tuple[Callable[[Path], None] | None, ...] = (None, zeroed, emptied, gone)
-"""What happens to unsynced files: nothing (only the process died), or one of three kinds of power loss."""
+"""Loss of unsynced files: none (only the process died), or one of three kinds of power loss."""
 
 
 EVERY, EVERY_FIFTH = 1, 5
-"""Steps from one crash to the next. Five and the number of losses have no common factor: each loss comes to each kind of step."""
+"""Steps from one crash to the next. Five and the number of losses are coprime: each loss comes to each kind of step."""
 
 
 @pytest.mark.parametrize(
@@ -126,13 +126,13 @@ EVERY, EVERY_FIFTH = 1, 5
 def test_recovery_after_a_crash_before_a_durable_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stride: int, shift: int
 ) -> None:
-    root, kept = tmp_path / "life", tmp_path / "kept"
+    root, kept = tmp_path / "crashed", tmp_path / "kept"
     root.mkdir()
     disk = Disk(root, kept, stride)
     with monkeypatch.context() as patch:
         patch.setattr(durable, "on_step", disk)
         patch.setattr(durable, "durable_folders", set())
-        life(root, disk.acknowledged)
+        run_epochs(root, disk.acknowledged)
     assert disk.steps > 40, "the scenario exercises the store"
     for step, crash in disk.crashes.items():
         disk.crashed(crash)
@@ -144,14 +144,14 @@ def test_recovery_after_a_crash_before_a_durable_step(
             check_recovery(root, crash.acknowledged)
 
 
-def test_the_power_loss_model_catches_a_store_that_does_not_fsync(
+def test_the_power_loss_model_finds_a_store_that_does_not_fsync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A planted bug: with fsync left out, some acknowledged epoch must be seen to be lost."""
+    """A planted bug: without fsync, the test must find the loss of an acknowledged epoch."""
     disk = Disk(tmp_path)
     monkeypatch.setattr(durable, "on_step", disk)
     monkeypatch.setattr(durable, "sync_file", lambda path: None)
-    life(tmp_path, disk.acknowledged)
+    run_epochs(tmp_path, disk.acknowledged)
     disk.lose_power(zeroed)
     monkeypatch.undo()
     with pytest.raises(Exception, match=r"CKPT|assert"):

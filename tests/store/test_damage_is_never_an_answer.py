@@ -1,4 +1,4 @@
-"""Every flipped bit and every truncation of what is stored: a typed error or the right answer, never a wrong one."""
+"""Every flipped bit and every truncation of a stored file gives a typed error or the right answer."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_damaged_state_file_is_reported_or_reads_right(tmp_path: Path) -> None
 
 
 def test_without_checksums_the_same_damage_gives_wrong_answers(tmp_path: Path) -> None:
-    """A planted bug: plain Parquet, as any other writer would write it, must be caught by this very check."""
+    """A planted bug: this check must find plain Parquet, as any other writer would write it."""
     table = pa.table({"k": ["a", "b", None], "v": pa.array([1, 2, 3], pa.int64()), "d": [0.5, 1.5, None]})
     path = tmp_path / "f.parquet"
     pq.write_table(table, path)
@@ -81,7 +81,7 @@ def recovered(root: Path) -> tuple[int, dict[str, int]]:
     return point.manifest.epoch, dict(zip(state.column("k").to_pylist(), state.column("v").to_pylist(), strict=True))
 
 
-# The others in the gate: test_damaged_logs_say_so.py damages every file of a log.
+# The other one in the gate: test_damaged_logs_say_so.py damages every file of a log.
 @pytest.mark.parametrize(
     "kind", ["epoch", *(pytest.param(one, marks=pytest.mark.long) for one in ("created", "incarnation"))]
 )
@@ -102,7 +102,7 @@ def test_a_damaged_log_file_is_reported_or_changes_nothing(
         except CkptError:
             reported.append(what)
         else:
-            assert what.startswith("bit"), f"{what} was not seen"
+            assert what.startswith("bit"), f"{what} was not found"
             assert epoch in (1, 2), what
             assert state == expected[epoch], what
         shutil.rmtree(root)
@@ -184,7 +184,7 @@ def test_a_row_of_an_unknown_kind_asks_for_an_upgrade(
         Store.open(str(root), JOB)
 
 
-def test_damaged_checkpoints_of_a_log_cost_nothing(tmp_path: Path) -> None:
+def test_damaged_checkpoints_of_a_log_lose_nothing(tmp_path: Path) -> None:
     world = World(tmp_path / "store")
     world.begin()
     for number in range(FOLD_AFTER + 3):
@@ -199,10 +199,10 @@ def test_damaged_checkpoints_of_a_log_cost_nothing(tmp_path: Path) -> None:
     assert json.loads(reopened.store.log.manifest(1).model_dump_json())["epoch"] == 1
 
 
-def test_a_row_of_an_unknown_kind_is_met_again_by_every_later_reading(
+def test_every_later_read_finds_a_row_of_an_unknown_kind_again(
     written: tuple[Path, dict[int, dict[str, int]]], tmp_path: Path
 ) -> None:
-    """A newer version may fence by such a row: an older driver must not commit after it once its first error is over."""
+    """A newer version may fence by such a row: an older driver must not commit after its first error."""
     root = tmp_path / "copy"
     shutil.copytree(written[0], root)
     log = Store.open(str(root), JOB).log
@@ -234,7 +234,7 @@ def flip_in_body(root: Path, kind: str, epoch: int | None = None) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["created", "incarnation", "epoch", "released"])
-def test_a_flipped_bit_in_a_body_is_found_though_no_start_reads_it(
+def test_a_flipped_bit_is_found_in_a_body_that_no_start_reads(
     written: tuple[Path, dict[int, dict[str, int]]], tmp_path: Path, kind: str
 ) -> None:
     root = tmp_path / "copy"
@@ -246,7 +246,7 @@ def test_a_flipped_bit_in_a_body_is_found_though_no_start_reads_it(
     assert damage.damaged_file == path.name
 
 
-def test_a_body_that_was_exchanged_is_found_by_its_digest(
+def test_a_replaced_body_is_found_by_its_digest(
     written: tuple[Path, dict[int, dict[str, int]]], tmp_path: Path
 ) -> None:
     root = tmp_path / "copy"
@@ -256,7 +256,7 @@ def test_a_body_that_was_exchanged_is_found_by_its_digest(
     assert "(released) of the epoch log does not match its digest" in damage.what
 
 
-def test_a_fold_leaves_a_damaged_file_where_it_is_and_the_row_appended_before_it_counts(
+def test_a_fold_keeps_a_damaged_file_and_the_row_appended_before_it(
     written: tuple[Path, dict[int, dict[str, int]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "copy"
@@ -276,10 +276,8 @@ def test_a_fold_leaves_a_damaged_file_where_it_is_and_the_row_appended_before_it
 
 
 @pytest.mark.parametrize("damaged", [2, 3])
-def test_retention_goes_on_with_a_damaged_manifest_and_deletes_no_file_that_it_may_name(
-    tmp_path: Path, damaged: int
-) -> None:
-    """The advice for a damaged epoch is to restore another one: the job that does so must live on."""
+def test_retention_with_a_damaged_manifest_deletes_no_file_that_it_may_name(tmp_path: Path, damaged: int) -> None:
+    """The advice for a damaged epoch is to restore another one: the job that does so must continue to run."""
     world = World(tmp_path / "store")
     world.begin()
     for number in range(1, 5):

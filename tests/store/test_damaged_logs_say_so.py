@@ -1,4 +1,4 @@
-"""Whatever is damaged in the epoch log, it says what it said before, or says that it is damaged: never another answer."""
+"""A damaged epoch log gives the same answer as before, or an error: never another answer."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from spark_ckpt.store.store import Store
 
 Answer = tuple[LogState, list[Manifest]]
 FLIPS, MORE_FLIPS = 5, 20
-"""Of bits in a file that readers need; the second number is a long test's."""
+"""Number of flipped bits in a file that readers need; the second number is a long test's."""
 NEWEST_CHECKPOINT = f"{14:020d}"
 
 
 def answer(root: Path) -> Answer:
-    """Everything that a fresh reader learns from the log."""
+    """Return everything that a fresh reader learns from the log."""
     store = Store.open(str(root), JOB)
     log_state = store.log.state()
     return log_state, [store.log.manifest(brief.epoch) for brief in log_state.epochs]
@@ -40,7 +40,7 @@ def answer(root: Path) -> Answer:
 
 @dataclass(frozen=True)
 class Written:
-    """A store as a job leaves it: rows folded twice, shortened by retention, checkpoints, newer rows on top."""
+    """A store of a job: rows folded twice, shortened by retention, checkpoints, newer rows on top."""
 
     root: Path
     answer: Answer
@@ -54,7 +54,7 @@ class Written:
         return sorted(path for path in (self.root / "epochs").rglob("*") if path.is_file())
 
     def is_read(self, path: Path) -> bool:
-        """Whether a reader of the newest version has to look at the file."""
+        """Return True if a reader of the newest version reads the file."""
         table = LogTable.open(Location(str(self.root)).child("epochs"), lambda: 0, create=False)
         assert table is not None
         table.refresh()
@@ -81,7 +81,7 @@ class Written:
         assert caught.value.hint
 
 
-def lived(root: Path) -> None:
+def write_store(root: Path) -> None:
     world = World(root)
     world.begin()
     for number in range(1, 5):
@@ -100,7 +100,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("pristine") / "store"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_table, "FOLD_AFTER", 6)
-        lived(root)
+        write_store(root)
     return root
 
 
@@ -137,7 +137,7 @@ def put(path: Path, content: bytes | None) -> None:
 
 
 @pytest.mark.parametrize("flips", [FLIPS, pytest.param(MORE_FLIPS, marks=pytest.mark.long)])
-def test_no_damage_of_any_file_of_the_log_changes_what_it_says(written: Written, flips: int) -> None:
+def test_no_damage_of_any_file_of_the_log_changes_its_answer(written: Written, flips: int) -> None:
     before = {path: path.read_bytes() for path in written.files}
     seen = {"same": 0, "reported": 0}
     for path in before:
@@ -153,14 +153,14 @@ def test_no_damage_of_any_file_of_the_log_changes_what_it_says(written: Written,
     assert min(seen.values()) > 50, seen
 
 
-def test_names_in_a_checkpoint_that_are_no_text_are_damage_like_any_other(written: Written) -> None:
+def test_binary_names_in_a_checkpoint_are_damage_like_any_other(written: Written) -> None:
     checkpoint = written.log / f"{NEWEST_CHECKPOINT}.checkpoint.parquet"
     checkpoint.write_bytes(checkpoint.read_bytes().replace(b"configuration", b"conf\xf4guration"))
     assert written.learned() == written.answer
 
 
 class PanicException(BaseException):
-    """As delta-rs raises it: no `Exception`."""
+    """As delta-rs raises it: not an `Exception`."""
 
 
 def test_a_panic_of_delta_rs_is_damage_like_any_other(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,10 +171,10 @@ def test_a_panic_of_delta_rs_is_damage_like_any_other(written: Written, monkeypa
     written.refused("delta-rs gave up: TokioMultiThreadExecutor has crashed")
 
 
-def test_without_the_rows_vouching_for_each_other_the_same_damage_changes_it(
+def test_without_the_seals_of_rows_the_same_damage_changes_the_answer(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A planted bug: the log believes whatever rows it finds."""
+    """A planted bug: the log accepts every row that it finds."""
     monkeypatch.setattr(continuity, "is_whole", lambda newest, total, version: True)
     written.commits[-2].write_bytes(b"")
     learned = written.learned()
@@ -182,7 +182,7 @@ def test_without_the_rows_vouching_for_each_other_the_same_damage_changes_it(
     assert learned != written.answer
 
 
-def test_a_commit_that_is_gone_from_between_others_is_named(written: Written) -> None:
+def test_a_missing_commit_between_others_is_named(written: Written) -> None:
     gone = written.commits[-2]
     gone.unlink()
     written.refused(f"the epoch log cannot be read: commit {int(gone.stem)} is missing, and there are later ones")
@@ -199,7 +199,7 @@ def test_an_emptied_newest_commit_that_was_acknowledged_is_damage(written: Writt
 
 
 @pytest.mark.parametrize("newest", [1, 2, 3])
-def test_a_log_that_lost_its_newest_commits_names_what_was_acknowledged(written: Written, newest: int) -> None:
+def test_a_log_without_its_newest_commits_names_the_acknowledged_epoch(written: Written, newest: int) -> None:
     for path in written.commits[-newest:]:
         path.unlink()
     written.refused(r"ends at row \d+, but row 17 \(epoch 10\) was acknowledged")
@@ -217,14 +217,14 @@ def test_a_log_folder_from_an_older_backup_is_refused(pristine: Path, tmp_path: 
     Written(root, answer(pristine)).refused(r"ends at row 3, but row 4 \(epoch 2\) was acknowledged")
 
 
-def test_a_log_that_is_gone_is_not_begun_anew(written: Written) -> None:
+def test_a_deleted_log_is_not_created_again(written: Written) -> None:
     shutil.rmtree(written.log)
     written.refused("the epoch log is gone")
 
 
 @pytest.mark.parametrize("torn", [b"", b"\0" * 600], ids=["empty", "zeros"])
-def test_a_newest_commit_that_nobody_was_told_about_may_be_torn(written: Written, torn: bytes) -> None:
-    """A power loss before the answer: the epoch under way is not in the log, and the job goes on."""
+def test_a_newest_commit_that_was_never_acknowledged_may_be_torn(written: Written, torn: bytes) -> None:
+    """A power loss before the answer: the epoch under way is not in the log, and the job continues."""
     Store.open(str(written.root), JOB).log.begin_incarnation(ELSEWHERE, takeover=True)
     written.commits[-1].write_bytes(torn)
     max((written.root / "epochs/_acknowledged").iterdir()).unlink()
@@ -234,7 +234,7 @@ def test_a_newest_commit_that_nobody_was_told_about_may_be_torn(written: Written
     assert (point.incarnation, point.manifest.epoch) == (3, 10)
 
 
-def test_the_rows_that_fold_a_log_and_those_that_shorten_it_vouch_for_what_stays(written: Written) -> None:
+def test_the_rows_that_fold_or_shorten_a_log_record_the_remaining_rows(written: Written) -> None:
     folded = next(path for path in (written.root / "epochs").glob("*-000000000014-*") if path.stat().st_size > 5000)
     rows = log_table.Location(str(written.root / "epochs")).read_table(folded.name)
     log_table.Location(str(written.root / "epochs")).write_table(folded.name, rows.slice(1))
@@ -262,7 +262,7 @@ def brief_of(epoch: int, incarnation: int) -> EpochBrief:
     return EpochBrief.of(manifest, lease_expires_ms=0)
 
 
-def test_an_answer_lost_after_the_commit_is_acknowledged_by_who_asks_again(
+def test_a_repeated_commit_acknowledges_the_one_whose_answer_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path / "store")
@@ -281,7 +281,7 @@ def test_an_answer_lost_after_the_commit_is_acknowledged_by_who_asks_again(
 
 
 @pytest.mark.parametrize("read_between", [False, True])
-def test_a_commit_whose_fsync_failed_is_written_again_and_acknowledged_as_it_is(
+def test_a_commit_whose_fsync_failed_is_written_again_and_acknowledged_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_between: bool
 ) -> None:
     """The kernel may have dropped the bytes: a second fsync of the same file would succeed and prove nothing."""
@@ -317,7 +317,7 @@ def test_a_commit_whose_fsync_failed_is_written_again_and_acknowledged_as_it_is(
         Store.open(str(tmp_path / "store"), JOB)
 
 
-def test_a_commit_that_landed_in_an_outage_is_acknowledged_as_it_is_by_who_asks_again(
+def test_a_repeated_commit_acknowledges_the_one_that_landed_in_an_outage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path / "store")

@@ -1,4 +1,4 @@
-"""What is in flight on an edge: shown as the newest epoch has it, kept while an epoch names it, never believed unread."""
+"""Rows in flight on an edge: the table has those of the newest epoch; kept epochs keep their segments; every read is verified."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def there(world: World) -> set[str]:
     return {path.name for path in (Path(world.store.location.uri) / "inflight" / EDGE).glob("*.parquet")}
 
 
-def test_the_table_shows_what_is_in_flight_at_the_newest_epoch_only(world: World) -> None:
+def test_the_table_has_only_the_rows_in_flight_at_the_newest_epoch(world: World) -> None:
     for number in range(1, 4):
         manifest = world.epoch({"a": number})
         assert shown(world) == paths(manifest)
     assert world.store.edge(EDGE).read(2).to_pylist() == [{"value": "in flight at 2"}]
 
 
-def test_going_back_shows_what_was_in_flight_there(world: World) -> None:
+def test_after_a_restore_the_table_has_the_rows_in_flight_of_that_epoch(world: World) -> None:
     first = world.epoch({"a": 1})
     world.epoch({"a": 2})
     point = world.begin(restore=1)
@@ -47,7 +47,7 @@ def test_going_back_shows_what_was_in_flight_there(world: World) -> None:
     assert shown(world) == paths(first)
 
 
-def test_a_table_whose_log_is_damaged_is_made_anew(world: World) -> None:
+def test_a_table_whose_log_is_damaged_is_created_again(world: World) -> None:
     manifest = world.epoch({"a": 1})
     (Path(world.store.location.uri) / "inflight" / EDGE / "_delta_log" / f"{0:020}.json").write_text("garbage")
     world.begin()
@@ -55,7 +55,7 @@ def test_a_table_whose_log_is_damaged_is_made_anew(world: World) -> None:
     assert shown(world) == paths(manifest)
 
 
-def test_segments_of_forgotten_epochs_go_and_those_of_kept_ones_stay(world: World) -> None:
+def test_segments_of_dropped_epochs_are_deleted_and_those_of_kept_ones_stay(world: World) -> None:
     manifests = [world.epoch({"a": number}, acked=number - 1) for number in range(1, 7)]
     report = world.store.retain(Retention(keep_last=2, slack=0))
     kept = [each for each in manifests if each.epoch not in report.epochs]
@@ -63,7 +63,7 @@ def test_segments_of_forgotten_epochs_go_and_those_of_kept_ones_stay(world: Worl
     assert there(world) == paths(*kept)
 
 
-def test_segments_that_no_epoch_names_go_with_their_incarnation(world: World) -> None:
+def test_segments_that_no_epoch_names_are_deleted_with_their_incarnation(world: World) -> None:
     world.in_flight(["never named"])
     manifest = world.epoch({"a": 1})
     world.store.retain(Retention())
@@ -73,10 +73,10 @@ def test_segments_that_no_epoch_names_go_with_their_incarnation(world: World) ->
     assert there(world) == paths(manifest)
 
 
-def test_spent_segments_are_removed_and_may_be_gone(world: World) -> None:
-    spent = [file.path for file in world.in_flight(["spent"]).files]
+def test_consumed_segments_are_deleted_even_if_already_missing(world: World) -> None:
+    consumed = [file.path for file in world.in_flight(["consumed"]).files]
     for _ in range(2):
-        world.store.edge(EDGE).remove(spent)
+        world.store.edge(EDGE).remove(consumed)
         assert not there(world)
 
 

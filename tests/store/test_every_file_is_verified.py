@@ -1,4 +1,4 @@
-"""Whatever happens to a file that a decision refers to, nobody reads another answer from it, and `verify --deep` says so."""
+"""No damage of a file that a committed epoch names changes an answer, and `verify --deep` reports each one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def world(tmp_path: Path) -> World:
 
 
 def damages(content: bytes, flips: int, seed: int) -> Iterator[tuple[str, bytes | None]]:
-    """Deleted, emptied, cut at many places, bits flipped at many places; none is the file's own content."""
+    """Yield the deleted, emptied, truncated and bit-flipped versions of a file, none equal to its content."""
     rng = random.Random(seed)
     yield "deleted", None
     yield "emptied", b""
@@ -85,7 +85,7 @@ def test_no_damage_of_a_file_gives_another_answer_and_each_is_found(world: World
 
 
 def test_a_file_of_unknown_digest_is_checked_by_its_size_and_decoded(world: World) -> None:
-    """A flip may go unnoticed, which is what the digest is for (counter-example)."""
+    """A flip may go unnoticed, which is the reason for the digest (counter-example)."""
     path, manifest = path_of(world, "rows"), world.store.log.manifest(3)
     output = manifest.outputs[SINK]
     files = tuple(replace(file, sha256="") for file in output.files)

@@ -1,4 +1,4 @@
-"""A disk that is full, read-only, forbidden or failing is told as what it is, and nothing is lost when it serves again."""
+"""A full, read-only, forbidden or failing disk is reported as such, and nothing is lost once it works again."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ WRITES: dict[str, Callable[[World], object]] = {
     "staged rows": lambda world: world.staged(["row"]),
     "large file": lambda world: world.store.location.write_bytes("large", bytes(1_000_000)),
     "table": lambda world: world.store.location.write_table("t", pa.table({"a": [1]})),
-    "decision": lambda world: world.decide(world.manifest(stage=False)),
+    "decision": lambda world: world.commit(world.manifest(stage=False)),
     "another store": lambda world: Store.open(f"{world.store.location.uri}-new", JOB),
     "another store further down": lambda world: Store.open(f"{world.store.location.uri}-new/a/b", JOB),
 }
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_a_full_disk_is_told_as_full_by_every_write(disk: SmallDisk, world: World, write: str) -> None:
+def test_every_write_reports_a_full_disk_as_full(disk: SmallDisk, world: World, write: str) -> None:
     disk.fill()
     with pytest.raises(StoreFull) as caught:
         WRITES[write](world)
@@ -62,7 +62,7 @@ def test_a_full_disk_is_told_as_full_by_every_write(disk: SmallDisk, world: Worl
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_a_read_only_file_system_is_told_as_such_by_every_write(disk: SmallDisk, world: World, write: str) -> None:
+def test_every_write_reports_a_read_only_file_system(disk: SmallDisk, world: World, write: str) -> None:
     disk.read_only()
     with pytest.raises(StoreReadOnly) as caught:
         WRITES[write](world)
@@ -71,7 +71,7 @@ def test_a_read_only_file_system_is_told_as_such_by_every_write(disk: SmallDisk,
     assert "credentials" not in str(caught.value)
 
 
-def test_a_table_that_cannot_be_settled_on_a_full_disk_blames_no_other_writers(disk: SmallDisk, world: World) -> None:
+def test_materializing_on_a_full_disk_reports_no_conflict_with_writers(disk: SmallDisk, world: World) -> None:
     manifest = world.epoch({"b": 2}, materialize=False)
     disk.fill()
     with pytest.raises(StoreFull) as caught:
@@ -79,7 +79,7 @@ def test_a_table_that_cannot_be_settled_on_a_full_disk_blames_no_other_writers(d
     assert "other writers" not in str(caught.value)
 
 
-def test_a_store_goes_on_when_its_disk_has_space_again(disk: SmallDisk, world: World) -> None:
+def test_a_store_continues_when_its_disk_has_space_again(disk: SmallDisk, world: World) -> None:
     disk.fill()
     for write in WRITES.values():
         with pytest.raises(StoreFull):
@@ -102,12 +102,12 @@ def test_a_store_can_be_created_where_the_disk_was_full_at_the_first_try(disk: S
     assert Store.open(str(disk.folder / "new"), JOB).log.state().job == JOB
 
 
-# -- without a file system of one's own --------------------------------------------------------------------------------------
+# -- without an own file system --------------------------------------------------------------------------------------
 
 
 @contextmanager
-def nobody() -> Iterator[None]:
-    """As a user to whom nothing was given."""
+def without_rights() -> Iterator[None]:
+    """Run as a user without any rights."""
     root = os.geteuid() == 0
     if root:
         os.seteuid(NOBODY)
@@ -119,7 +119,7 @@ def nobody() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("operation", ["create", "open", "write"])
-def test_a_forbidden_folder_is_told_as_such(tmp_path: Path, operation: str) -> None:
+def test_a_forbidden_folder_is_reported_as_forbidden(tmp_path: Path, operation: str) -> None:
     closed = tmp_path / "closed"
     closed.mkdir()
     store = Store.open(str(closed / "store"), JOB)
@@ -130,7 +130,7 @@ def test_a_forbidden_folder_is_told_as_such(tmp_path: Path, operation: str) -> N
     }
     closed.chmod(0)
     try:
-        with nobody(), pytest.raises(StoreDenied) as caught:
+        with without_rights(), pytest.raises(StoreDenied) as caught:
             operations[operation]()
     finally:
         closed.chmod(0o700)
@@ -142,7 +142,7 @@ def test_a_forbidden_folder_is_told_as_such(tmp_path: Path, operation: str) -> N
     [(errno.EIO, StoreIoFailed), (errno.EDQUOT, StoreFull), (errno.ENOSPC, StoreFull), (errno.ETIMEDOUT, StoreOutage)],
 )
 @pytest.mark.parametrize("write", ["renewal", "state file", "decision", "another store"])
-def test_a_device_that_fails_at_the_end_of_a_write_is_told_as_such(
+def test_a_device_that_fails_at_the_end_of_a_write_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: str, number: int, kind: type[StoreOutage]
 ) -> None:
     world = World(tmp_path / "store")
@@ -156,38 +156,38 @@ def test_a_device_that_fails_at_the_end_of_a_write_is_told_as_such(
         WRITES[write](world)
 
 
-def test_writing_into_a_store_that_was_taken_away_is_an_outage(tmp_path: Path) -> None:
+def test_writing_into_a_removed_store_is_an_outage(tmp_path: Path) -> None:
     world = World(tmp_path / "store")
     world.begin()
     (tmp_path / "store").rename(tmp_path / "elsewhere")
     for write in ("renewal", "decision", "incarnation"):
         with pytest.raises(StoreOutage):
             WRITES[write](world)
-    assert not (tmp_path / "store").exists(), "a log that was begun anew below a missing mount would be believed"
+    assert not (tmp_path / "store").exists(), "a new log below a missing mount would be accepted"
     (tmp_path / "elsewhere").rename(tmp_path / "store")
     world.epoch({"a": 1})
     assert world.state_at(1) == {"a": 1}
 
 
-def test_a_decision_written_while_the_store_is_taken_away_is_none(
+def test_a_commit_written_while_the_store_is_removed_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path / "store")
     world.begin()
     manifest = world.manifest(stage=False)
 
-    def taken_away(what: str, path: str) -> None:
+    def removed(what: str, path: str) -> None:
         if what == "commit":
             (tmp_path / "store").rename(tmp_path / "elsewhere")
             (tmp_path / "store" / "epochs" / "_delta_log").mkdir(parents=True)
 
-    monkeypatch.setattr(durable, "on_step", taken_away)
+    monkeypatch.setattr(durable, "on_step", removed)
     with pytest.raises(StoreOutage):
-        world.decide(manifest)
+        world.commit(manifest)
     monkeypatch.undo()
     assert list((tmp_path / "store" / "epochs" / "_delta_log").glob("*.json")) == []
     shutil.rmtree(tmp_path / "store")
     (tmp_path / "elsewhere").rename(tmp_path / "store")
     assert world.store.log.state().latest == 0
-    world.decide(manifest)
+    world.commit(manifest)
     assert world.store.log.state().latest == 1

@@ -1,4 +1,4 @@
-"""Whether a source or sink is the one that the epochs were made with: what is refused, what is confirmed, what goes on."""
+"""Endpoints of sources and sinks are compared with the recorded ones: equal, refused, or confirmed at the start."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ ABSENT = {**B, "table id": ""}
 IN = {"kind": "files", "path": "/in"}
 
 
-def standing(recorded=None, found=None, owed=None, last=7, **confirmed):
-    """One sink, `out`."""
+def standing(recorded=None, found=None, unpublished=None, last=7, **confirmed):
+    """Reconcile one sink, `out`."""
     sinks = (
         {}
         if recorded is None
         else {"out": recorded if isinstance(recorded, SinkIdentity) else SinkIdentity(parts=recorded)}
     )
     return reconciled(
-        Known({}, sinks), Found({}, {"out": A if found is None else found}), named(**confirmed), owed or {}, last
+        Known({}, sinks), Found({}, {"out": A if found is None else found}), named(**confirmed), unpublished or {}, last
     )
 
 
@@ -49,7 +49,7 @@ def manifest(epoch, base=0, rows=0, sink="out", **fields):
     )
 
 
-# -- what is the same ------------------------------------------------------------------------------------------------------
+# -- equal endpoints -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,11 @@ def manifest(epoch, base=0, rows=0, sink="out", **fields):
         ({}, A, []),
     ],
 )
-def test_a_recorded_part_must_be_there_and_equal_and_what_was_not_known_contradicts_nothing(
-    recorded, found, contradictions
-):
+def test_a_recorded_part_must_be_equal_and_an_unknown_one_contradicts_nothing(recorded, found, contradictions):
     assert differing(recorded, found) == contradictions
 
 
-def test_a_job_without_records_takes_what_it_finds_and_records_it():
+def test_a_job_without_records_records_the_endpoints_it_finds():
     assert standing(None, A).sinks == {"out": SinkIdentity(parts=A)}
 
 
@@ -87,15 +85,15 @@ def test_a_connector_without_identity_works_and_records_nothing():
     assert standing(None, {}).sinks == {}
 
 
-def test_a_connector_without_identity_in_the_place_of_one_that_had_one_is_refused():
+def test_a_connector_without_identity_cannot_replace_one_with_an_identity():
     with pytest.raises(IdentityChanged, match="a connector without identity"):
         standing(A, {})
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------------
+# -- refused endpoints -----------------------------------------------------------------------------------------------------
 
 
-def test_another_table_is_refused_with_both_identities_and_both_ways_out():
+def test_another_table_is_refused_with_both_identities_and_both_remedies():
     with pytest.raises(IdentityChanged) as caught:
         standing(A, B)
     text = str(caught.value)
@@ -111,7 +109,7 @@ def test_a_table_that_is_gone_is_refused_before_the_sink_makes_it_again():
         standing(A, {**A, "table id": ""})
 
 
-def test_swapped_names_are_told_as_swapped():
+def test_swapped_names_are_reported_as_swapped():
     recorded = Known({}, {"x": SinkIdentity(parts=A), "y": SinkIdentity(parts=B)})
     with pytest.raises(IdentityChanged) as caught:
         reconciled(recorded, Found({}, {"x": B, "y": A}), Confirmed(), {}, 7)
@@ -120,20 +118,20 @@ def test_swapped_names_are_told_as_swapped():
     assert caught.value.context["sink y found"] == "kind delta, path /a, table id 1"
 
 
-def test_whoever_names_an_older_epoch_is_told_to_name_it_with_the_confirmation():
+def test_the_advice_for_a_restore_has_its_epoch_and_the_confirmation():
     recorded = Known({"in": IN}, {}, restore=4)
     with pytest.raises(IdentityChanged) as caught:
         reconciled(recorded, Found({"in": {**IN, "kind": "kafka"}}, {}), Confirmed(), {}, 7)
     assert "job.start(restore=4, accept_new_source='in')" in caught.value.hint
 
 
-def test_a_confirmation_counts_for_the_name_it_names_only():
+def test_a_confirmation_counts_only_for_its_name():
     recorded = Known({}, {"x": SinkIdentity(parts=A), "y": SinkIdentity(parts=B)})
     with pytest.raises(IdentityChanged, match="sink 'y' is not"):
         reconciled(recorded, Found({}, {"x": B, "y": A}), named(new_sinks=["x"]), {}, 7)
 
 
-def test_a_confirmation_of_a_sink_is_none_of_a_source_with_its_name():
+def test_a_confirmation_of_a_sink_does_not_count_for_a_source_of_that_name():
     recorded = Known({"io": IN}, {"io": SinkIdentity(parts=A)})
     found = Found({"io": {**IN, "path": "/other"}}, {"io": A})
     with pytest.raises(IdentityChanged, match="source 'io'"):
@@ -145,16 +143,16 @@ def test_a_confirmation_of_a_name_that_the_job_does_not_have_is_refused():
         standing(A, A, new_sinks=["otu"])
 
 
-def test_a_confirmation_of_what_has_not_changed_is_reported_and_changes_nothing():
+def test_an_unneeded_confirmation_is_reported_and_changes_nothing():
     kept = standing(SinkIdentity(parts=A, after=3), A, new_sinks=["out"])
     assert kept.sinks["out"] == SinkIdentity(parts=A, after=3)
     assert kept.unneeded == ("accept_new_sink='out'",)
 
 
-# -- what is confirmed -----------------------------------------------------------------------------------------------------
+# -- confirmed endpoints ---------------------------------------------------------------------------------------------------
 
 
-def test_a_new_sink_begins_after_the_highest_epoch_ever_decided():
+def test_a_new_sink_begins_after_the_highest_epoch_ever_committed():
     accepted = standing(A, B, new_sinks=["out"], last=7)
     assert accepted.sinks["out"] == SinkIdentity(parts=B, after=7)
     assert accepted.published("out", acked=7) == (0, 7)
@@ -162,50 +160,50 @@ def test_a_new_sink_begins_after_the_highest_epoch_ever_decided():
     assert accepted.published("out", acked=8) == (8, None)
 
 
-def test_a_sink_that_was_never_replaced_has_what_it_acked():
+def test_a_sink_that_was_never_replaced_has_the_epochs_it_acknowledged():
     assert standing(A, A).published("out", acked=7) == (7, None)
     assert standing(None, {}).published("out", acked=0) == (0, None)
 
 
-def test_a_new_sink_is_refused_while_the_old_one_is_owed_rows():
-    owed = {"out": [manifest(5, base=4), manifest(6, base=5, rows=3)]}
-    recorded = Known({}, {"out": SinkIdentity(parts=A)}, whole(manifest(6), holding(5, "out"), manifest(4)))
+def test_a_new_sink_is_refused_while_the_old_one_has_unpublished_rows():
+    unpublished = {"out": [manifest(5, base=4), manifest(6, base=5, rows=3)]}
+    recorded = Known({}, {"out": SinkIdentity(parts=A)}, restorable(manifest(6), holding(5, "out"), manifest(4)))
     with pytest.raises(IdentityChanged, match="decided epochs: 6") as caught:
-        reconciled(recorded, Found({}, {"out": B}), named(new_sinks=["out"]), owed, 7)
+        reconciled(recorded, Found({}, {"out": B}), named(new_sinks=["out"]), unpublished, 7)
     assert "job.start(restore=4, accept_new_sink='out')" in caught.value.hint
 
 
-def test_an_unconfirmed_sink_is_told_the_restore_that_it_needs_at_once():
-    owed = {"out": [manifest(6, base=5, rows=3)]}
-    recorded = Known({}, {"out": SinkIdentity(parts=A)}, whole(manifest(6), holding(5, "out"), manifest(4)))
+def test_the_error_of_an_unconfirmed_sink_names_the_restore_that_it_needs():
+    unpublished = {"out": [manifest(6, base=5, rows=3)]}
+    recorded = Known({}, {"out": SinkIdentity(parts=A)}, restorable(manifest(6), holding(5, "out"), manifest(4)))
     with pytest.raises(IdentityChanged) as caught:
-        reconciled(recorded, Found({}, {"out": B}), Confirmed(), owed, 7)
+        reconciled(recorded, Found({}, {"out": B}), Confirmed(), unpublished, 7)
     assert "job.start(restore=4, accept_new_sink='out')" in caught.value.hint
 
 
-def test_an_unconfirmed_sink_that_lacks_nothing_needs_no_restore():
+def test_an_unconfirmed_sink_without_unpublished_rows_needs_no_restore():
     with pytest.raises(IdentityChanged) as caught:
         standing(A, B, {"out": [manifest(6, base=5)]})
     assert "job.start(accept_new_sink='out')" in caught.value.hint
 
 
-def test_a_new_sink_gets_nothing_of_the_time_before_it():
+def test_a_new_sink_gets_no_rows_of_epochs_before_it():
     accepted = standing(A, B, {"out": [manifest(6, base=5)]}, new_sinks=["out"], last=7)
     assert [accepted.is_before("out", epoch) for epoch in (6, 7, 8)] == [True, True, False]
     assert not standing(A, A).is_before("out", 1)
 
 
-def test_going_back_to_rows_that_neither_the_old_sink_nor_the_new_one_got_is_refused_with_a_way_on():
-    owed = {"out": [manifest(3, base=2, rows=1)]}
-    recorded = Known({}, {"out": SinkIdentity(parts=B, after=4)}, whole(manifest(3), manifest(2)))
+def test_a_restore_of_rows_that_neither_sink_would_get_is_refused_with_advice():
+    unpublished = {"out": [manifest(3, base=2, rows=1)]}
+    recorded = Known({}, {"out": SinkIdentity(parts=B, after=4)}, restorable(manifest(3), manifest(2)))
     with pytest.raises(IdentityChanged, match="took the place of another one after epoch 4") as caught:
-        reconciled(recorded, Found({}, {"out": B}), Confirmed(), owed, 7)
+        reconciled(recorded, Found({}, {"out": B}), Confirmed(), unpublished, 7)
     assert "job.start(restore=2)" in caught.value.hint
     reconciled(recorded, Found({}, {"out": B}), Confirmed(), {"out": [manifest(5, base=2, rows=1)]}, 7)
 
 
-def whole(*manifests):
-    """What can be gone back to, newest first."""
+def restorable(*manifests):
+    """Epochs that can be restored, newest first."""
     return lambda: iter(manifests)
 
 
@@ -213,36 +211,36 @@ def holding(epoch, sink):
     return manifest(epoch, held={sink: manifest(epoch, rows=1, sink=sink).outputs[sink]})
 
 
-def test_a_way_that_is_named_leads_to_an_epoch_that_is_whole():
-    owed = {"out": [manifest(6, base=5, rows=3)]}
-    recorded = Known({}, {"out": SinkIdentity(parts=A)}, whole(manifest(6), manifest(3)))  # 5 and 4 are damaged
+def test_the_advice_names_an_epoch_that_can_be_restored():
+    unpublished = {"out": [manifest(6, base=5, rows=3)]}
+    recorded = Known({}, {"out": SinkIdentity(parts=A)}, restorable(manifest(6), manifest(3)))  # 5 and 4 are damaged
     with pytest.raises(IdentityChanged) as caught:
-        reconciled(recorded, Found({}, {"out": B}), named(new_sinks=["out"]), owed, 7)
+        reconciled(recorded, Found({}, {"out": B}), named(new_sinks=["out"]), unpublished, 7)
     assert "job.start(restore=3, accept_new_sink='out')" in caught.value.hint
 
 
-def test_a_new_sink_is_refused_while_rows_for_the_old_one_are_held_back():
+def test_a_new_sink_is_refused_while_rows_for_the_old_one_are_deferred():
     holding = manifest(6, base=5, rows=3)
     holding = holding.model_copy(update={"held": holding.outputs, "outputs": {}})
     with pytest.raises(IdentityChanged, match="decided epochs: 6"):
         standing(A, B, {"out": [holding]}, new_sinks=["out"])
 
 
-def test_epochs_without_rows_for_the_sink_hold_up_no_new_sink():
-    owed = {"out": [manifest(6, base=5)], "other": [manifest(6, base=5, rows=3, sink="other")]}
-    assert standing(A, B, owed, new_sinks=["out"]).sinks["out"].after == 7
+def test_unpublished_epochs_without_rows_for_the_sink_allow_a_new_one():
+    unpublished = {"out": [manifest(6, base=5)], "other": [manifest(6, base=5, rows=3, sink="other")]}
+    assert standing(A, B, unpublished, new_sinks=["out"]).sinks["out"].after == 7
 
 
-def test_the_same_table_at_another_path_goes_on_when_that_is_confirmed():
+def test_the_same_table_at_another_path_continues_once_confirmed():
     with pytest.raises(IdentityChanged, match="the same one, moved") as caught:
         standing(SinkIdentity(parts=A, after=3), A_MOVED)
     assert "accept_moved='out'" in caught.value.hint
-    owed = {"out": [manifest(6, base=5, rows=3)]}
-    moved = standing(SinkIdentity(parts=A, after=3), A_MOVED, owed, moved=["out"])
+    unpublished = {"out": [manifest(6, base=5, rows=3)]}
+    moved = standing(SinkIdentity(parts=A, after=3), A_MOVED, unpublished, moved=["out"])
     assert moved.sinks["out"] == SinkIdentity(parts=A_MOVED, after=3)
 
 
-def test_a_sink_whose_identity_was_never_recorded_is_a_new_one_if_the_start_says_so():
+def test_a_sink_without_a_recorded_identity_is_new_if_the_start_confirms_it():
     for found in (A, {**A, "table id": ""}):
         confirmed = standing({**A, "table id": ""}, found, new_sinks=["out"])
         assert (confirmed.sinks["out"].after, confirmed.unneeded) == (7, ())
@@ -255,7 +253,7 @@ def test_another_table_cannot_be_confirmed_as_moved():
     assert "moved" not in caught.value.hint
 
 
-def test_a_new_source_begins_anew_and_a_moved_one_goes_on():
+def test_a_new_source_begins_at_its_start_and_a_moved_one_continues():
     recorded, found = Known({"in": IN}, {}), Found({"in": {**IN, "path": "/other"}}, {})
     fresh = reconciled(recorded, found, named(new_sources=["in"]), {}, 7)
     assert (fresh.fresh, fresh.goes_on({"in": {"n": 5}, "else": {"n": 1}})) == (frozenset({"in"}), {"else": {"n": 1}})
@@ -264,7 +262,7 @@ def test_a_new_source_begins_anew_and_a_moved_one_goes_on():
     assert moved.sources == fresh.sources == {"in": {"kind": "files", "path": "/other"}}
 
 
-# -- what the log knows ----------------------------------------------------------------------------------------------------
+# -- recorded endpoints ----------------------------------------------------------------------------------------------------
 
 
 def log_of(*manifests):
@@ -281,20 +279,20 @@ def test_a_sink_is_compared_with_the_newest_epoch_and_a_source_with_the_restored
         2, base=1, cursors={"in": {}}, source_identities=new, sink_identities={"out": SinkIdentity(parts=B, after=1)}
     )
     log_state, read = log_of(first, second)
-    assert known(log_state, first, read, whole()) == Known(old, {"out": SinkIdentity(parts=B, after=1)})
-    assert known(log_state, second, read, whole()) == Known(new, {"out": SinkIdentity(parts=B, after=1)})
+    assert known(log_state, first, read, restorable()) == Known(old, {"out": SinkIdentity(parts=B, after=1)})
+    assert known(log_state, second, read, restorable()) == Known(new, {"out": SinkIdentity(parts=B, after=1)})
 
 
-def test_an_epoch_that_was_written_without_identities_takes_those_that_were_recorded_next():
+def test_an_epoch_without_identities_uses_those_recorded_next():
     first = manifest(1, cursors={"in": {}})
     second = manifest(2, base=1, cursors={"in": {}}, source_identities={"in": IN})
     third = manifest(3, base=2, cursors={"in": {}}, source_identities={"in": {**IN, "path": "/new"}})
     log_state, read = log_of(first, second, third)
-    assert known(log_state, first, read, whole()).sources == {"in": IN}
-    assert known(*log_of(first)[:1], first, read, whole()).sources == {"in": {}}
+    assert known(log_state, first, read, restorable()).sources == {"in": IN}
+    assert known(*log_of(first)[:1], first, read, restorable()).sources == {"in": {}}
 
 
-def test_endpoints_come_from_the_newest_epoch_that_can_be_read():
+def test_endpoints_come_from_the_newest_readable_epoch():
     first = manifest(1, sink_identities={"out": SinkIdentity(parts=A)})
     log_state, _ = log_of(first, manifest(2, base=1), manifest(3, base=2))
 
@@ -303,7 +301,7 @@ def test_endpoints_come_from_the_newest_epoch_that_can_be_read():
             raise EpochDamaged("no")
         return manifest(2, base=1, sink_identities={"out": SinkIdentity(parts=B)})
 
-    assert known(log_state, first, read, whole()).sinks == {"out": SinkIdentity(parts=B)}
+    assert known(log_state, first, read, restorable()).sinks == {"out": SinkIdentity(parts=B)}
 
 
 def test_a_dropped_sinks_identity_stays_so_that_its_name_cannot_come_back_as_another_table():
@@ -314,7 +312,7 @@ def test_a_dropped_sinks_identity_stays_so_that_its_name_cannot_come_back_as_ano
         reconciled(Known({}, kept.sinks), Found({}, {"out": A, "gone": {**A, "path": "/c"}}), Confirmed(), {}, 7)
 
 
-def test_a_renamed_and_an_added_sink_are_new_names_and_nothing_is_asked():
+def test_a_renamed_and_an_added_sink_need_no_confirmation():
     recorded = Known({}, {"out": SinkIdentity(parts=A)})
     added = reconciled(recorded, Found({}, {"out": A, "more": B}), Confirmed(), {}, 7)
     assert added.sinks["more"] == SinkIdentity(parts=B, after=0)
@@ -322,19 +320,19 @@ def test_a_renamed_and_an_added_sink_are_new_names_and_nothing_is_asked():
     assert renamed.sinks["result"] == SinkIdentity(parts=A, after=0)
 
 
-def test_a_table_that_is_made_anew_while_the_job_runs_is_noticed():
+def test_a_table_that_is_re_created_while_the_job_runs_is_noticed():
     check_unchanged(Found({}, {"out": {**A, "table id": ""}}), Found({}, {"out": A}))
     with pytest.raises(IdentityChanged, match="sink 'out'"):
         check_unchanged(Found({}, {"out": A}), Found({}, {"out": {**A, "table id": "9"}}))
 
 
-def test_a_source_that_becomes_another_one_while_the_job_runs_is_noticed():
+def test_a_source_that_is_replaced_while_the_job_runs_is_noticed():
     with pytest.raises(IdentityChanged, match="source 'in'"):
         check_unchanged(Found({"in": A}, {}), Found({"in": {**A, "table id": "9"}}, {}))
 
 
 def test_a_sink_is_not_replaced_while_the_old_one_may_lack_rows():
-    recorded = Known({}, {"out": SinkIdentity(parts=A)}, whole(manifest(4)))
+    recorded = Known({}, {"out": SinkIdentity(parts=A)}, restorable(manifest(4)))
     with pytest.raises(IdentityChanged) as caught:
         reconciled(recorded, Found({}, {"out": B}), named(new_sinks=["out"]), {"out": [manifest(5, base=4, rows=3)]}, 7)
     assert "job.start(restore=4, accept_new_sink='out')" in caught.value.hint

@@ -29,7 +29,7 @@ def noted(oracle: Path, what: str) -> dict[int, dict[str, int]]:
 
 
 def check(store: Store, oracle: Path) -> int:
-    """The newest epoch is the last acknowledged one or the one under way, whole, and holds what its driver meant."""
+    """The newest epoch is the last acknowledged one or the one under way, complete, and has the intended state."""
     log_state = store.log.state()
     acknowledged, intended = noted(oracle, "acknowledged"), noted(oracle, "intended")
     newest = max(acknowledged, default=0)
@@ -46,7 +46,7 @@ def check(store: Store, oracle: Path) -> int:
     ("kinds", "nths", "drawn"),
     [(("fsync", "commit"), (2,), 2), pytest.param(KINDS, (2, 5), 4, marks=pytest.mark.long)],
 )
-def test_no_acknowledged_epoch_is_lost_to_any_kill(
+def test_no_kill_loses_an_acknowledged_epoch(
     tmp_path: Path, kinds: tuple[str, ...], nths: tuple[int, ...], drawn: int
 ) -> None:
     store, oracle = tmp_path / "store", tmp_path / "oracle"

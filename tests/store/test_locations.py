@@ -110,7 +110,7 @@ def test_types_that_parquet_widens_keep_their_seal(location: Location, unit: str
     assert location.read_table("f.parquet").num_rows == 2
 
 
-def test_what_is_missing_is_said_in_the_callers_terms(location: Location) -> None:
+def test_missing_and_unreadable_files_have_typed_answers(location: Location) -> None:
     assert location.size("f") is None
     assert location.list("nowhere") == []
     location.delete(["f"])
@@ -247,5 +247,5 @@ def test_columns_have_the_types_that_spark_gives_them_in_arrow(kind: str) -> Non
         assert arrow_schema(ddl).types == wanted.types
 
 
-def test_a_column_of_an_unknown_type_is_there_all_the_same() -> None:
+def test_a_column_of_an_unknown_type_is_still_listed() -> None:
     assert arrow_schema("k string, v variant").names == ["k", "v"]

@@ -1,4 +1,4 @@
-"""A job decides epochs for ever: the cost of a commit, the log and the folders stay bounded."""
+"""The cost of a commit, the log and the folders stay bounded for a job that runs forever."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_two_thousand_commits_stay_cheap_without_any_retention(tmp_path: Path) -
     log = EpochLog.open(location, JOB)
     assert log is not None
     log.begin_incarnation(ELSEWHERE)
-    spent = []
+    times_s = []
     for epoch in range(1, 2001):
         # Processor time, because the machine may be busy with other things.
         before = time.process_time()
         log.commit_epoch(manifest(epoch))
-        spent.append(time.process_time() - before)
-    early, late = sorted(spent[100:300]), sorted(spent[-200:])
+        times_s.append(time.process_time() - before)
+    early, late = sorted(times_s[100:300]), sorted(times_s[-200:])
     assert late[100] < 3 * early[100] + 0.005, (early[100], late[100])
     assert late[190] < 10 * early[100] + 0.02, (early[100], late[190])
     table = LogTable.open(location, lambda: 0, create=False)
@@ -89,9 +89,7 @@ def count_files(folder: Path) -> int:
     return sum(1 for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_reader_survives_that_files_are_folded_and_deleted_under_its_hands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_survives_a_fold_that_deletes_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path / "store")
     world.begin()
     for number in range(1, 6):

@@ -1,4 +1,4 @@
-"""Object stores take the same code path: the store's promises against an S3 server (moto, on loopback)."""
+"""The store's guarantees on object stores: the same code path, against an S3 server (moto, on loopback)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def uri() -> str:
     return f"s3://bucket/{uuid.uuid4().hex}/store"
 
 
-def test_a_life_a_takeover_and_retention(uri: str, options: dict[str, str]) -> None:
+def test_epochs_a_takeover_and_retention(uri: str, options: dict[str, str]) -> None:
     world = World(uri, options=options)
     world.begin()
     for number in range(1, 6):
@@ -85,7 +85,7 @@ def test_a_task_needs_one_request_per_file_and_an_epoch_of_the_driver_six(
     world = World(uri, options=options)
     world.begin()
     world.epoch({"a": 0}, full=True)
-    world.store.retain(Retention())  # an incarnation's first one looks for files of dead ones
+    world.store.retain(Retention())  # the first retention of an incarnation lists the files of ended ones
     requests = Requests(server_log)
     for number in range(1, 4):
         world.snapshot({"a": number})
@@ -94,10 +94,10 @@ def test_a_task_needs_one_request_per_file_and_an_epoch_of_the_driver_six(
         assert requests.since() == {"PUT": 1}, "the staged file of a task"
         manifest = world.manifest()
         requests.since()
-        world.decide(manifest)
+        world.commit(manifest)
         assert requests.since() == {"PUT": 3}, "the row of the epoch log, its commit, its acknowledgement"
         world.store.materialize(manifest)
-        # a table of state, one of staged rows, one of rows in flight
+        # one table of state, one of staged rows, one of rows in flight
         assert requests.since() == {"PUT": 3}, "one commit of each table"
         world.store.retain(Retention())
         assert requests.since() == {}, "nothing to drop, by the driver's own rows"
@@ -114,14 +114,14 @@ def test_a_commit_of_another_process_is_read_once_and_an_own_one_never(
     ours.add_savepoint("ours", 1)
     requests = Requests(server_log)
     assert set(ours.state().savepoints) == {"ours"}
-    assert requests.since() == {"LIST": 1}, "the look for commits of others"
+    assert requests.since() == {"LIST": 1}, "the check for commits of other processes"
     theirs.add_savepoint("theirs", 1)
     requests.since()
     if not copies:
         monkeypatch.setattr(delta_log, "pull", lambda table: None)
     assert ("theirs" in ours.state().savepoints) == copies
     if copies:
-        assert requests.since() == {"LIST": 1, "GET": 2, "HEAD": 1}, "the look, their commit, the file of their row"
+        assert requests.since() == {"LIST": 1, "GET": 2, "HEAD": 1}, "the check, their commit, the file of their row"
         ours.state()
         assert requests.since() == {"LIST": 1}
 
@@ -205,7 +205,7 @@ def unverified(file: object, stream: Readable, **where: object) -> None:
         pass
 
 
-def test_a_download_that_compares_nothing_is_found(
+def test_a_planted_download_without_verification_is_found(
     uri: str, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(location, "check", unverified)
@@ -213,7 +213,7 @@ def test_a_download_that_compares_nothing_is_found(
         test_a_damaged_file_of_sparks_state_never_reaches_spark(uri, options, tmp_path, b"changes of 9")
 
 
-def test_files_that_are_uploaded_again_are_found(
+def test_a_planted_second_upload_of_files_is_found(
     uri: str, options: dict[str, str], server_log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Known, "of", lambda self, place, found: None)

@@ -1,4 +1,4 @@
-"""Another number of key groups: the same state, dealt out anew, or nothing at all."""
+"""A repartition to another number of key groups keeps the same state, or changes nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYS = [f"key{number}" for number in range(60)]
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """Two epochs: all keys, then some new values and some deletions; the driver has gone."""
+    """Create two epochs: all keys, then some new values and some deletions; then end the driver."""
     world = World(tmp_path / "store")
     world.begin()
     world.epoch(dict.fromkeys(KEYS, 1), full=True)
@@ -39,8 +39,8 @@ def newest(store: Store) -> Manifest:
     return store.log.manifest(store.log.state().latest)
 
 
-def dealt(store: Store) -> dict[int, list[str]]:
-    """Keys per group, as the newest epoch's files have them."""
+def keys_by_group(store: Store) -> dict[int, list[str]]:
+    """Return the keys per group in the newest epoch's files."""
     found: dict[int, list[str]] = {}
     for file in newest(store).operators[OPERATOR].files:
         location = store.state(OPERATOR).location
@@ -60,7 +60,7 @@ def test_the_state_is_the_same_and_every_key_is_in_its_group(world: World, path:
     store = opened(world)
     for key_groups in path:
         rescale(store, OPERATOR, key_groups)
-        for group, keys in dealt(store).items():
+        for group, keys in keys_by_group(store).items():
             assert {key_hash(key) % key_groups for key in keys} == {group}
     assert newest(store).operators[OPERATOR].key_groups == path[-1]
     assert {
@@ -79,7 +79,7 @@ def test_everything_else_of_the_epoch_stays(world: World) -> None:
     assert store.log.manifest(2) == before
 
 
-def test_what_a_sink_is_owed_is_still_owed(world: World) -> None:
+def test_unpublished_epochs_stay_unpublished(world: World) -> None:
     store = opened(world)
     rescale(store, OPERATOR, 8)
     point = store.log.begin_incarnation(ELSEWHERE, "latest")
@@ -87,7 +87,7 @@ def test_what_a_sink_is_owed_is_still_owed(world: World) -> None:
     assert point.manifest.epoch == 3
 
 
-def test_a_job_can_go_back_to_before(world: World) -> None:
+def test_an_epoch_before_the_repartition_can_be_restored(world: World) -> None:
     store = opened(world)
     rescale(store, OPERATOR, 8)
     point = store.log.begin_incarnation(ELSEWHERE, 2)
@@ -95,7 +95,7 @@ def test_a_job_can_go_back_to_before(world: World) -> None:
 
 
 def test_a_deleted_key_with_a_timeout_keeps_it(world: World) -> None:
-    """Spark calls the function for it when the time has come, although there is no state."""
+    """Spark calls the function for it once the timeout is due, although there is no state."""
     store = opened(world)
     manifest = newest(store)
     rows = pa.table(
@@ -116,7 +116,7 @@ def test_a_deleted_key_with_a_timeout_keeps_it(world: World) -> None:
     )
     snapshot = manifest.operators[OPERATOR]
     world.begin()
-    world.decide(
+    world.commit(
         world.manifest().model_copy(
             update={"operators": {OPERATOR: snapshot.model_copy(update={"files": (*snapshot.files, file)})}}
         )
@@ -140,7 +140,7 @@ def test_a_driver_that_runs_is_not_disturbed(world: World) -> None:
     world.epoch({"a": 1})
 
 
-def test_damage_is_found_and_nothing_is_done(world: World) -> None:
+def test_damage_is_found_before_any_change(world: World) -> None:
     store = opened(world)
     (first, *_) = newest(store).operators[OPERATOR].files
     path = Path(store.state(OPERATOR).location.uri) / first.path
@@ -173,18 +173,18 @@ def test_a_driver_that_takes_over_in_between_wins(world: World, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("operator", "key_groups", "says"), [("nobody", 8, "operators: totals"), (OPERATOR, 1, "already")]
 )
-def test_what_cannot_be_meant_is_refused(world: World, operator: str, key_groups: int, says: str) -> None:
+def test_impossible_repartitions_are_refused(world: World, operator: str, key_groups: int, says: str) -> None:
     with pytest.raises(ConfigInvalid, match=says):
         rescale(opened(world), operator, key_groups)
     assert opened(world).log.state().incarnation == 1
 
 
-def test_a_job_without_an_epoch_has_nothing_to_deal_out(tmp_path: Path) -> None:
+def test_a_job_without_an_epoch_cannot_be_repartitioned(tmp_path: Path) -> None:
     with pytest.raises(EpochNotFound, match="no epoch yet"):
         rescale(Store.open(str(tmp_path / "store"), JOB), OPERATOR, 8)
 
 
-def test_files_are_what_operators_read(world: World) -> None:
+def test_operators_read_the_repartitioned_files(world: World) -> None:
     store = opened(world)
     rescale(store, OPERATOR, 8)
     snapshot: OperatorSnapshot = newest(store).operators[OPERATOR]

@@ -1,4 +1,4 @@
-"""P1, P5: what a new incarnation starts from; a damaged epoch is never chosen."""
+"""P1, P5: the epoch that a new incarnation starts from; a damaged epoch is never chosen."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_restoring_an_epoch_branches_and_never_reuses_a_number(world: World) -> 
     assert [brief.epoch for brief in world.store.log.state().lineage()] == [6, 2, 1]
 
 
-def test_abandoned_epochs_stay_readable(world: World) -> None:
+def test_diverged_epochs_stay_readable(world: World) -> None:
     for value in range(1, 4):
         world.epoch({"a": value})
     world.begin(1)
@@ -70,7 +70,7 @@ def test_a_savepoint_is_restored_by_name(world: World) -> None:
 
 
 @pytest.mark.parametrize("target", [77, "nobody"])
-def test_an_unknown_target_is_named_with_what_there_is(world: World, target: str | int) -> None:
+def test_the_error_of_an_unknown_target_lists_the_targets(world: World, target: str | int) -> None:
     world.epoch({"a": 1})
     world.store.log.add_savepoint("known", 1)
     with pytest.raises(EpochNotFound) as caught:
@@ -85,7 +85,7 @@ def test_an_invalid_target_is_refused(world: World, target: str | int) -> None:
 
 
 def refused(world: World) -> EpochDamaged:
-    """Return the error of a start from the newest epoch; such a start begins nothing."""
+    """Return the error of a start from the newest epoch; such a start changes nothing."""
     before = world.store.log.state().incarnation
     with pytest.raises(EpochDamaged) as caught:
         world.begin()
@@ -93,7 +93,7 @@ def refused(world: World) -> EpochDamaged:
     return caught.value
 
 
-def test_latest_refuses_a_damaged_epoch_and_names_the_one_to_go_back_to(world: World, tmp_path: Path) -> None:
+def test_latest_refuses_a_damaged_epoch_and_names_the_one_to_restore(world: World, tmp_path: Path) -> None:
     good = world.epoch({"a": 1})
     world.epoch({"a": 2})
     remove_newest_state_file(world, tmp_path)
@@ -120,9 +120,9 @@ def test_a_truncated_file_is_damage(world: World, tmp_path: Path) -> None:
 
 def test_no_epoch_with_damaged_unpublished_rows_is_advised(world: World, tmp_path: Path) -> None:
     world.epoch({"a": 1})
-    owed = world.epoch({"a": 2})
+    unpublished = world.epoch({"a": 2})
     world.epoch({"a": 3}, acked=1)
-    (tmp_path / "store/edges" / SINK / owed.outputs[SINK].files[0].path).unlink()
+    (tmp_path / "store/edges" / SINK / unpublished.outputs[SINK].files[0].path).unlink()
     assert refused(world).context["restore"] == 1
     assert world.begin(1).manifest.epoch == 1
 
@@ -134,7 +134,7 @@ def test_damaged_deferred_rows_are_damage(world: World, tmp_path: Path) -> None:
     assert refused(world).context["restore"] == 1
 
 
-def test_an_epoch_that_holds_rows_back_owes_them_and_counts_as_unpublished(world: World) -> None:
+def test_an_epoch_with_deferred_rows_counts_as_unpublished(world: World) -> None:
     world.epoch({"a": 1}, acked=1)
     holding = world.epoch_that_holds_back({"a": 2})
     log_state = world.store.log.state()
@@ -155,7 +155,7 @@ def test_an_epoch_that_holds_rows_back_owes_them_and_counts_as_unpublished(world
 
 
 @pytest.mark.parametrize("target", [2, "named"])
-def test_a_damaged_epoch_asked_for_is_an_error(world: World, tmp_path: Path, target: str | int) -> None:
+def test_a_requested_epoch_that_is_damaged_is_refused(world: World, tmp_path: Path, target: str | int) -> None:
     world.epoch({"a": 1})
     world.epoch({"a": 2})
     world.store.log.add_savepoint("named", 2)
@@ -170,10 +170,10 @@ def test_starting_over_is_never_silent(world: World, tmp_path: Path) -> None:
     remove_newest_state_file(world, tmp_path)
     with pytest.raises(EpochDamaged):
         world.begin()
-    assert world.begin(0).manifest.epoch == 0, "but it can be asked for"
+    assert world.begin(0).manifest.epoch == 0, "but it can be requested"
 
 
-def test_what_a_sink_is_owed_comes_back_oldest_first(world: World) -> None:
+def test_unpublished_epochs_are_listed_oldest_first(world: World) -> None:
     for value in range(1, 5):
         world.epoch({"a": value}, acked=value - 3 if value > 3 else 0)
     point = world.begin()
@@ -181,7 +181,7 @@ def test_what_a_sink_is_owed_comes_back_oldest_first(world: World) -> None:
     assert point.dropped == {}
 
 
-def test_an_older_restore_publishes_up_to_it_and_drops_what_lies_behind(world: World) -> None:
+def test_an_older_restore_publishes_up_to_it_and_drops_later_epochs(world: World) -> None:
     for value in range(1, 6):
         world.epoch({"a": value}, acked=1 if value == 5 else 0)
     point = world.begin(3)
@@ -189,7 +189,7 @@ def test_an_older_restore_publishes_up_to_it_and_drops_what_lies_behind(world: W
     assert point.dropped == {SINK: [4, 5]}
 
 
-def test_dropped_epochs_stay_known_until_the_sink_has_passed_them(world: World) -> None:
+def test_dropped_epochs_are_recorded_until_the_sink_has_passed_them(world: World) -> None:
     for value in range(1, 4):
         world.epoch({"a": value})
     world.begin(1)
@@ -200,7 +200,7 @@ def test_dropped_epochs_stay_known_until_the_sink_has_passed_them(world: World) 
     assert (point.dropped, point.unpublished) == ({}, {})
 
 
-def test_acks_survive_and_never_go_back(world: World) -> None:
+def test_acknowledgements_are_kept_and_never_decrease(world: World) -> None:
     world.epoch({"a": 1})
     world.epoch({"a": 2}, acked=1)
     world.store.log.record_acks(1, [SinkAck(sink=SINK, epoch=2)])
@@ -234,7 +234,7 @@ def test_a_store_of_another_job_is_foreign(world: World, tmp_path: Path) -> None
         Store.open(str(tmp_path / "store"), "other")
 
 
-def test_a_folder_with_other_content_is_foreign_and_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_other_content_is_foreign_and_unchanged(tmp_path: Path) -> None:
     (tmp_path / "precious.txt").write_text("mine")
     with pytest.raises(StoreForeign, match="no store"):
         Store.open(str(tmp_path), JOB)
@@ -275,15 +275,15 @@ def test_a_store_keeps_its_identity(world: World, tmp_path: Path) -> None:
 
 
 def of_topic(world: World, topic: str) -> None:
-    """One more epoch, whose source is `topic`."""
+    """Commit an epoch whose source is `topic`."""
     world.snapshot({"a": world.last}, full=True)
     manifest = world.manifest().model_copy(
         update={"cursors": {"in": {}}, "source_identities": {"in": {"topic id": topic}}}
     )
-    world.decide(manifest)
+    world.commit(manifest)
 
 
-def test_the_error_of_a_damaged_epoch_names_a_source_that_changed_after_the_epoch_to_go_back_to(
+def test_the_error_of_a_damaged_epoch_names_a_source_that_changed_after_the_epoch_to_restore(
     world: World, tmp_path: Path
 ) -> None:
     for topic in ("old", "new"):
@@ -296,20 +296,20 @@ def test_the_error_of_a_damaged_epoch_names_a_source_that_changed_after_the_epoc
 
 
 def of_spark(world: World, folder: Path, text: str) -> SparkState:
-    """State of Spark's own operators in one file."""
+    """Keep a state of Spark's own operators in one file."""
     folder.mkdir(exist_ok=True)
     (folder / text).write_text(text)
     moment = Moment(1, 0, "{}", "v1\n{}", "a provider", 1, 1, ("dedupe",))
     return world.store.spark_states.keep(folder, [text], moment, Known())
 
 
-def test_damaged_state_of_spark_at_an_older_epoch_keeps_no_job_from_the_newest(world: World, tmp_path: Path) -> None:
+def test_damaged_state_of_spark_at_an_older_epoch_does_not_block_the_newest(world: World, tmp_path: Path) -> None:
     """The older epoch is unpublished: only its rows are needed."""
     states = []
     for text in ("first", "second"):
         world.snapshot({"a": 1})
         states.append(of_spark(world, tmp_path / "checkpoint", text))
-        world.decide(world.manifest().model_copy(update={"spark_state": states[-1]}))
+        world.commit(world.manifest().model_copy(update={"spark_state": states[-1]}))
     older, newest = (world.store.spark_states.index(each).files[0].path for each in states)
     location = world.store.spark_states.location
     location.delete([older])

@@ -1,4 +1,4 @@
-"""Retention removes only what no kept epoch needs, whenever it stops; and it does remove the rest."""
+"""Retention deletes only files that no kept epoch needs, wherever it stops; and it deletes all others."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_last_k_epochs_stay(world: World) -> None:
         world.store.log.manifest(4)
 
 
-def test_files_of_forgotten_epochs_go_and_those_of_kept_chains_stay(world: World, tmp_path: Path) -> None:
+def test_files_of_dropped_epochs_are_deleted_and_those_of_kept_chains_stay(world: World, tmp_path: Path) -> None:
     world.epoch({"a": 1}, full=True, acked=1)
     world.epoch({"a": 2}, full=True, acked=2)
     for number in range(3, 6):
@@ -66,7 +66,7 @@ def test_a_standbys_retention_drops_epochs_that_it_had_not_read(world: World) ->
     policy = Retention(keep_last=1, slack=0)
     world.epoch({"a": 1}, full=True, acked=1)
     standby = world.store.reopened()
-    standby.retain(policy)  # the first one looks for files of dead incarnations
+    standby.retain(policy)  # the first retention lists the files of ended incarnations
     for number in range(2, 5):
         world.epoch({"a": number}, full=True, acked=number)
     assert standby.retain(policy).epochs == (1, 2, 3)
@@ -95,7 +95,7 @@ def test_young_epochs_stay(world: World) -> None:
     assert [brief.epoch for brief in world.store.log.state().epochs] == [2, 3, 4]
 
 
-def test_an_accepted_loss_is_remembered_for_ever(world: World) -> None:
+def test_an_accepted_loss_is_recorded_forever(world: World) -> None:
     world.epoch({"a": 1}, acked=1)
     world.store.log.release(1)
     for newest, incarnation in ((3, 1), (5, 3)):
@@ -110,7 +110,7 @@ def test_an_accepted_loss_is_remembered_for_ever(world: World) -> None:
     assert World(world.store.location.uri).store.log.state().lost == lost
 
 
-def test_savepoints_stay_for_ever_and_go_when_dropped(world: World) -> None:
+def test_savepoints_stay_until_they_are_dropped(world: World) -> None:
     for number in range(1, 6):
         world.epoch({"a": number}, full=True, acked=number)
     world.store.log.add_savepoint("keep", 2)
@@ -125,7 +125,7 @@ def test_savepoints_stay_for_ever_and_go_when_dropped(world: World) -> None:
     assert 2 not in world.store.log.state().by_id
 
 
-def test_what_a_sink_is_owed_stays(world: World) -> None:
+def test_unpublished_epochs_stay(world: World) -> None:
     for number in range(1, 6):
         world.epoch({"a": number}, full=True, acked=1 if number == 5 else 0)
     world.store.retain(Retention(keep_last=1, slack=0))
@@ -133,20 +133,18 @@ def test_what_a_sink_is_owed_stays(world: World) -> None:
     assert [manifest.epoch for manifest in point.unpublished[SINK]] == [2, 3, 4, 5]
 
 
-def test_rows_that_are_held_back_stay_and_so_does_where_to_go_back_to_if_they_are_damaged(
-    world: World, tmp_path: Path
-) -> None:
+def test_deferred_rows_stay_and_so_does_the_epoch_to_restore_if_they_are_damaged(world: World, tmp_path: Path) -> None:
     for number in range(1, 4):
         world.epoch({"a": number}, full=True, acked=number)
-    held = [world.epoch_that_holds_back({"a": number}) for number in range(4, 7)]
+    deferred = [world.epoch_that_holds_back({"a": number}) for number in range(4, 7)]
     world.store.retain(Retention(keep_last=1, slack=0))
     assert [brief.epoch for brief in world.store.log.state().epochs] == [3, 6]
     kept = files_below(tmp_path / "store/edges" / SINK)
-    assert {file.path for file in held[-1].held[SINK].files} <= kept
-    assert not {file.path for file in held[0].held[SINK].files} & kept
+    assert {file.path for file in deferred[-1].deferred[SINK].files} <= kept
+    assert not {file.path for file in deferred[0].deferred[SINK].files} & kept
 
 
-def test_slack_batches_the_work(world: World) -> None:
+def test_slack_drops_several_epochs_at_once(world: World) -> None:
     for number in range(1, 6):
         world.epoch({"a": number}, full=True, acked=number)
     assert world.store.retain(Retention(keep_last=2, slack=3)).epochs == ()
@@ -154,7 +152,9 @@ def test_slack_batches_the_work(world: World) -> None:
     assert world.store.retain(Retention(keep_last=2, slack=3)).epochs == (1, 2, 3, 4)
 
 
-def test_garbage_of_dead_incarnations_goes_and_that_of_the_living_stays(world: World, tmp_path: Path) -> None:
+def test_garbage_of_ended_incarnations_is_deleted_and_that_of_the_running_one_stays(
+    world: World, tmp_path: Path
+) -> None:
     world.epoch({"a": 1})
     world.snapshot({"a": 2})
     dead_state, dead_row = world.line.chain[-1].path, world.staged(["dead"]).path
@@ -178,15 +178,15 @@ def test_a_zombies_retention_is_fenced(world: World, tmp_path: Path) -> None:
         world.store.retain(Retention(keep_last=1, slack=0))
 
 
-def test_a_command_line_beside_a_live_driver_spares_the_drivers_files(world: World, tmp_path: Path) -> None:
+def test_a_command_during_a_job_deletes_no_file_of_its_driver(world: World, tmp_path: Path) -> None:
     world.epoch({"a": 1})
     world.snapshot({"a": 2})
     world.store.reopened().retain(Retention(keep_last=1, slack=0))
-    world.decide(world.manifest())
+    world.commit(world.manifest())
     assert world.state_at(2) == {"a": 2}
 
 
-def test_spark_checkpoints_of_dead_incarnations_go(world: World, tmp_path: Path) -> None:
+def test_spark_checkpoints_of_ended_incarnations_are_deleted(world: World, tmp_path: Path) -> None:
     world.epoch({"a": 1})
     world.store.run_folder(1).write_bytes("offsets/0", b"v1")
     world.begin()
@@ -195,7 +195,7 @@ def test_spark_checkpoints_of_dead_incarnations_go(world: World, tmp_path: Path)
     assert [path.name for path in (tmp_path / "store/runs").iterdir()] == ["2"]
 
 
-def test_foreign_files_are_left_alone(world: World, tmp_path: Path) -> None:
+def test_foreign_files_are_not_deleted(world: World, tmp_path: Path) -> None:
     world.epoch({"a": 1})
     (tmp_path / "store/state" / OPERATOR / "notes.txt").write_text("mine")
     world.begin()
@@ -239,7 +239,7 @@ def test_logs_are_trimmed_and_savepoints_keep_their_version(world: World, tmp_pa
     assert reopened.state_at(71) == {"a": 999}
 
 
-def test_logs_are_trimmed_once_a_minute_however_often_epochs_go(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_are_trimmed_once_a_minute(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     trimmed = list[int]()
     monkeypatch.setattr(EpochLog, "trim", lambda log, now_ms: trimmed.append(now_ms))
     for number in range(1, 9):
@@ -253,7 +253,7 @@ CHANGES = st.dictionaries(st.sampled_from("abc"), st.none() | st.integers(0, 9),
 
 
 class RetentionMachine(RuleBasedStateMachine):
-    """Any history of epochs, restores, savepoints, acks, retention and crashes inside retention."""
+    """Any history of epochs, restores, savepoints, acknowledgements, retention and crashes during retention."""
 
     @initialize()
     def start(self) -> None:
@@ -360,8 +360,8 @@ RetentionMachine.TestCase.settings = settings(
 TestNoKeptEpochLosesAFile = RetentionMachine.TestCase
 
 
-def test_the_epoch_before_one_that_a_sink_is_owed_stays_to_go_back_to(world: World) -> None:
-    """Owed rows that turn out to be damaged can be made again only from there."""
+def test_the_epoch_before_an_unpublished_one_stays_for_a_restore(world: World) -> None:
+    """Unpublished rows that are damaged can be produced again only from there."""
     for number in range(1, 6):
         world.epoch({"a": number}, full=True, acked=number - 1)
     world.store.retain(Retention(keep_last=1, slack=0))
@@ -370,8 +370,8 @@ def test_the_epoch_before_one_that_a_sink_is_owed_stays_to_go_back_to(world: Wor
     assert world.state_at(4) == {"a": 4}
 
 
-def test_the_incarnations_of_kept_epochs_are_told_as_long_as_these(world: World) -> None:
-    """Where each began and what it ended with; those of forgotten epochs go with them."""
+def test_the_log_keeps_the_incarnations_of_kept_epochs(world: World) -> None:
+    """The log keeps the base and the end of each such incarnation; those of dropped epochs are deleted with them."""
     world.epoch({"a": 0}, full=True, acked=1)
     world.store.log.release(1, "stopped")
     for why in ("[CKPT_QUERY_FAILED] executor lost", "stopped", ""):
@@ -380,16 +380,16 @@ def test_the_incarnations_of_kept_epochs_are_told_as_long_as_these(world: World)
         if why:
             world.store.log.release(point.incarnation, why)
     world.store.retain(Retention(keep_last=3, slack=0))
-    lives = world.store.reopened().log.state().incarnations
+    incarnations = world.store.reopened().log.state().incarnations
 
-    assert [(life.incarnation, life.why) for life in lives] == [
+    assert [(each.incarnation, each.why) for each in incarnations] == [
         (2, "[CKPT_QUERY_FAILED] executor lost"), (3, "stopped"), (4, ""),
     ]  # fmt: skip
     assert world.store.reopened().log.state().latest == 4
 
 
 def test_an_epoch_that_is_committed_while_a_standby_decides_what_to_keep_stays(world: World) -> None:
-    """With readers the choice reads the newest manifest, and with it rows that came after the state it is made on."""
+    """With readers the choice reads the newest manifest, and with it rows that came after the state it is based on."""
     for number in range(1, 4):
         world.epoch({"a": number}, acked=number - 1)
     moved = ReaderMoved(reader="r", place="elsewhere", edge=SINK, position=Position())
@@ -406,9 +406,7 @@ def test_an_epoch_that_is_committed_while_a_standby_decides_what_to_keep_stays(w
     world.epoch({"a": 5}, acked=4)
 
 
-def test_a_standbys_retention_survives_that_the_driver_folds_the_log_and_deletes_its_files(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_standbys_retention_survives_a_fold_by_the_driver(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1, 4):
         world.epoch({"a": number}, acked=number)
     standby, read_table = world.store.reopened(), Location.read_table

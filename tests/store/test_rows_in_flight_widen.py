@@ -1,4 +1,4 @@
-"""Rows in flight go on under a schema that holds every value of the old one; any other is refused with the difference."""
+"""Rows in flight stay under a schema that holds every old value; any other schema is refused with the difference."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def world(tmp_path: Path) -> World:
 
 
 def segment(world: World, columns: str, *rows: dict[str, object]) -> StagedFileRecord:
-    """As a task writes it."""
+    """Write a segment as a task does."""
     table = pa.Table.from_pylist(list(rows), schema=arrow_schema(columns))
     path = f"ckpt-{EDGE}-i{world.line.incarnation}-b0-t0-0-{len(columns)}.parquet"
     size, sha256 = world.store.edge(EDGE).location.write_table(path, table)
@@ -56,7 +56,7 @@ FILE = StagedFileRecord(path="s", size_bytes=1, rows=2, lane=0, batch=0, task=0,
 
 
 @pytest.mark.parametrize("declared", [NARROW, WIDE, "k string, v decimal(10,0), inner struct<a:int>"])
-def test_an_edge_may_have_columns_that_hold_what_is_in_flight(declared: str) -> None:
+def test_an_edge_may_have_columns_that_hold_the_rows_in_flight(declared: str) -> None:
     check_in_flight({EDGE: declared}, base(NARROW, FILE))
 
 
@@ -70,7 +70,7 @@ def test_an_edge_may_have_columns_that_hold_what_is_in_flight(declared: str) -> 
          "column the order was k, v, inner, note, is note, k, v, inner"),
     ],
 )  # fmt: skip
-def test_an_edge_whose_columns_do_not_hold_what_is_in_flight_is_refused_with_the_difference(
+def test_an_edge_whose_columns_do_not_hold_the_rows_in_flight_is_refused_with_the_difference(
     declared: str, said: str
 ) -> None:
     with pytest.raises(StateSchemaChanged, match="2 rows in flight on edge 'loop' with k string, v bigint") as refused:
@@ -80,7 +80,7 @@ def test_an_edge_whose_columns_do_not_hold_what_is_in_flight_is_refused_with_the
     }
 
 
-def test_an_edge_that_holds_nothing_may_have_any_columns_or_go() -> None:
+def test_an_edge_without_rows_may_change_its_columns_or_be_removed() -> None:
     check_in_flight({EDGE: "other int"}, base(WIDE))
     check_in_flight({}, base(WIDE))
     with pytest.raises(GraphInvalid, match="which the job no longer has"):
@@ -107,18 +107,18 @@ def test_an_epochs_rows_of_both_programs_are_read_in_the_columns_of_the_newer(wo
     old = segment(world, "k string, v int", {"k": "a", "v": 1})
     new = segment(world, "k string, v bigint, note string", {"k": "b", "v": 2**40, "note": "n"})
     manifest = world.manifest()
-    world.decide(manifest.model_copy(update={"edges": {EDGE: cut("k string, v bigint, note string", old, new)}}))
+    world.commit(manifest.model_copy(update={"edges": {EDGE: cut("k string, v bigint, note string", old, new)}}))
     both = [{"k": "a", "v": 1, "note": None}, {"k": "b", "v": 2**40, "note": "n"}]
 
     assert world.store.edge(EDGE).read(manifest.epoch).to_pylist() == both
 
 
-def test_the_edges_table_takes_the_wider_columns_while_it_shows_rows_of_both_programs(world: World) -> None:
+def test_the_edges_table_has_the_wider_columns_and_rows_of_both_programs(world: World) -> None:
     old = segment(world, "k string, v int", {"k": "a", "v": 1})
     new = segment(world, "k string, v bigint, note string", {"k": "b", "v": 2**40, "note": "n"})
     for columns, files in (("k string, v int", [old]), ("k string, v bigint, note string", [old, new])):
         manifest = world.manifest().model_copy(update={"edges": {EDGE: cut(columns, *files)}})
-        world.decide(manifest)
+        world.commit(manifest)
         world.store.materialize(manifest)
 
     table = DeltaTable(world.store.edge(EDGE).location.uri)

@@ -1,4 +1,4 @@
-"""A store is kept where a commit can be a compare-and-swap, nowhere else."""
+"""A store needs a location whose commit is a compare-and-swap."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def test_an_unknown_scheme_is_refused_with_the_list_of_known_ones(uri, opened):
 
 
 @pytest.mark.parametrize("uri", ["relative/folder", "/absolute", "file:///absolute", "s3://bucket/store", "S3A://b/s"])
-def test_folders_and_object_stores_are_taken(uri):
+def test_folders_and_object_stores_are_accepted(uri):
     assert store_location(uri).uri
 
 
-def test_digits_mean_an_epoch_unless_a_savepoint_has_that_name():
+def test_digits_name_an_epoch_unless_a_savepoint_has_that_name():
     assert resolve(LogState(), "0") == (0, "epoch 0")
     assert resolve(LogState(savepoints={"7": 3}), "7") == (3, "savepoint 7")
     with pytest.raises(EpochNotFound, match="epoch 7 is not in the log"):
         resolve(LogState(), "7")
 
 
-def test_a_store_that_is_looked_at_is_read_once(tmp_path, monkeypatch):
+def test_inspecting_a_store_reads_it_once(tmp_path, monkeypatch):
     Store.open(str(tmp_path / "store"), "orders")
     opened = []
     real = LogTable.open
@@ -44,13 +44,13 @@ def test_a_store_that_is_looked_at_is_read_once(tmp_path, monkeypatch):
     assert len(opened) == 1
 
 
-def test_looking_creates_no_store(tmp_path):
+def test_inspecting_creates_no_store(tmp_path):
     with pytest.raises(StoreForeign, match="there is no store here"):
         existing_store(str(tmp_path / "none"))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_store_whose_creation_was_cut_short_is_told_and_left_as_it_is(tmp_path):
+def test_a_partly_created_store_is_reported_and_unchanged(tmp_path):
     LogTable.open(Location(str(tmp_path / "store")).child("epochs"), wall_ms, create=True)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(EpochDamaged, match="does not say whose it is"):

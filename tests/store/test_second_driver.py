@@ -1,4 +1,4 @@
-"""What the log says to a second driver: the lease's newest row, whose end is what an incarnation may build on."""
+"""A second driver reads the newest row of the lease; an incarnation may build on the end of that lease."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_every_renewal_of_a_lease_is_another_token(world):
     assert tokens == sorted(set(tokens))
 
 
-def test_what_others_write_renews_no_lease(world):
+def test_rows_of_other_writers_renew_no_lease(world):
     log = world.store.log
     world.begin()
     world.epoch({"a": 1})
@@ -54,7 +54,7 @@ def test_an_incarnation_that_builds_on_the_end_of_a_lease_is_refused_when_the_le
     assert other.begin_incarnation(ELSEWHERE, ended=other.state().lease_token).incarnation == 2
 
 
-def test_a_renewal_that_comes_between_the_look_and_the_append_wins(world, monkeypatch):
+def test_a_renewal_between_the_read_and_the_append_wins(world, monkeypatch):
     """By compare-and-swap: the second driver has read the log, and only then the first one renews."""
     world.begin()
     other = seen_by_another(world).log
@@ -71,7 +71,7 @@ def test_a_renewal_that_comes_between_the_look_and_the_append_wins(world, monkey
     assert other.state().incarnation == 1
 
 
-def test_the_token_outlives_what_retention_drops(world):
+def test_the_token_outlives_retention(world):
     world.begin()
     for value in range(4):
         world.epoch({"a": value})
@@ -80,7 +80,7 @@ def test_the_token_outlives_what_retention_drops(world):
     assert seen_by_another(world).log.state().lease_token == token
 
 
-def test_a_lease_is_given_up_once(world):
+def test_a_lease_is_released_once(world):
     world.begin()
     world.store.log.release(1)
     freed = world.store.log.state()
@@ -89,7 +89,7 @@ def test_a_lease_is_given_up_once(world):
     assert world.store.log.state() == freed
 
 
-def test_a_handover_is_asked_of_the_incarnation_that_runs_and_of_no_later_one(world):
+def test_a_handover_is_requested_from_the_running_incarnation_only(world):
     world.begin()
     other = seen_by_another(world).log
     assert not world.store.log.state().handover_asked
@@ -103,7 +103,7 @@ def test_a_handover_is_asked_of_the_incarnation_that_runs_and_of_no_later_one(wo
         other.ask_handover(1)
 
 
-def test_standbys_are_told_of_until_they_withdraw_or_are_provably_dead(world):
+def test_standbys_are_listed_until_they_withdraw_or_are_provably_dead(world):
     standbys, here = Standbys(world.store.location), current_holder(JOB)
     dead = here.model_copy(update={"pid_start": here.pid_start + 1})
     for name, holder in (("alive", here), ("far", ELSEWHERE), ("dead", dead)):

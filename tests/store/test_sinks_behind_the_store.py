@@ -1,4 +1,4 @@
-"""A sink that lacks rows which it has published is refused, and what the error names leads on."""
+"""A sink that lacks published rows is refused, and the advice of the error lets the job continue."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from spark_ckpt.store.store import Store
 from tests.store.store_world import JOB, SINK, World
 
 
-class Telling:
-    """A sink whose marker is at `epoch`, and that has a command."""
+class MarkedSink:
+    """A sink whose marker is at `epoch`, and that has a command to declare an epoch."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -35,17 +35,17 @@ class Telling:
 
 def bound(epoch: int) -> list[SinkBinding]:
     unused: Any = None
-    sink: Any = Telling(epoch)
+    sink: Any = MarkedSink(epoch)
     return [SinkBinding(SINK, sink, unused, unused)]
 
 
-def told(epoch: int) -> dict[str, PublishedEpoch | None]:
-    return {SINK: Telling(epoch).newest_published(SinkContext(JOB, SINK, "", Incarnation(1)))}
+def markers_at(epoch: int) -> dict[str, PublishedEpoch | None]:
+    return {SINK: MarkedSink(epoch).newest_published(SinkContext(JOB, SINK, "", Incarnation(1)))}
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """Epochs 1 to 4 with a row each, of which the log knows that 1 to 3 are published."""
+    """Create epochs 1 to 4 with a row each; the log has acknowledgements of 1 to 3."""
     made = World(tmp_path / "store")
     made.begin()
     for epoch in range(1, 5):
@@ -60,25 +60,25 @@ def published(world: World, newest: int) -> dict[str, int]:
 
 def test_a_sink_must_have_the_newest_epoch_with_rows_that_it_has_acknowledged(world: World) -> None:
     assert published(world, 4) == {SINK: 3}
-    assert [(each.has, each.published) for each in behind(told(2), published(world, 4))] == [(2, 3)]
+    assert [(each.has, each.published) for each in behind(markers_at(2), published(world, 4))] == [(2, 3)]
     for enough in (3, 4):
-        assert behind(told(enough), published(world, 4)) == []
+        assert behind(markers_at(enough), published(world, 4)) == []
 
 
-def test_a_sink_that_says_nothing_of_itself_is_not_judged(world: World) -> None:
+def test_a_sink_without_a_marker_is_not_checked(world: World) -> None:
     assert behind({}, published(world, 4)) == []
 
 
-def test_epochs_without_rows_ask_for_no_marker(world: World) -> None:
+def test_epochs_without_rows_need_no_marker(world: World) -> None:
     for acked in (4, 5):
-        world.decide(world.manifest(stage=False).model_copy(update={"acks": world.acks(acked)}))
+        world.commit(world.manifest(stage=False).model_copy(update={"acks": world.acks(acked)}))
 
     assert published(world, 6) == {SINK: 4}
 
 
-def test_retention_does_not_make_the_log_forget_what_a_sink_must_have(world: World) -> None:
+def test_the_log_keeps_the_required_epoch_of_a_sink_after_retention(world: World) -> None:
     for acked in range(4, 12):
-        world.decide(world.manifest(stage=False).model_copy(update={"acks": world.acks(acked)}))
+        world.commit(world.manifest(stage=False).model_copy(update={"acks": world.acks(acked)}))
     world.store.retain(Retention(keep_last=2, slack=0))
     reopened = Store.open(world.store.location.uri, JOB)
     assert 4 not in reopened.log.state().by_id
@@ -87,17 +87,17 @@ def test_retention_does_not_make_the_log_forget_what_a_sink_must_have(world: Wor
     assert rows_published(log.state(), log.manifest(12), log.manifest) == {SINK: 4}
 
 
-def test_a_table_in_the_place_of_another_need_not_have_the_epochs_before_it(world: World) -> None:
+def test_a_replaced_table_need_not_have_earlier_epochs(world: World) -> None:
     identity = SinkIdentity(parts={"id": "b"}, after=4)
-    world.decide(world.manifest(stage=False).model_copy(update={"sink_identities": {SINK: identity}}))
+    world.commit(world.manifest(stage=False).model_copy(update={"sink_identities": {SINK: identity}}))
 
     assert published(world, 5) == {}
 
 
-def test_a_restore_before_a_table_took_the_place_of_another_misses_nothing_there(world: World) -> None:
+def test_a_restore_to_before_a_replacement_requires_no_marker(world: World) -> None:
     """A driver died after the first epoch for the new table, before its publish: the table has no marker."""
     identity = SinkIdentity(parts={"id": "b"}, after=4)
-    world.decide(world.manifest().model_copy(update={"sink_identities": {SINK: identity}}))
+    world.commit(world.manifest().model_copy(update={"sink_identities": {SINK: identity}}))
 
     assert sinks_taken_back(bound(0), world.store, 2, frozenset()) == {}
     world.store.log.begin_incarnation(world.holder, 2, takeover=True)
@@ -118,8 +118,8 @@ def test_a_start_is_refused_before_anything_changes_and_names_the_ways_to_contin
     assert sinks_taken_back(bound(2), world.store, "latest", frozenset({SINK})) == {}
 
 
-def test_an_epoch_that_another_driver_publishes_meanwhile_is_not_missing(world: World) -> None:
-    class Slow(Telling):
+def test_an_epoch_published_by_another_driver_during_the_check_is_not_missing(world: World) -> None:
+    class Slow(MarkedSink):
         def newest_published(self, context: SinkContext) -> PublishedEpoch | None:
             before = super().newest_published(context)
             world.store.log.record_acks(world.line.incarnation, world.acks(4))
@@ -152,12 +152,12 @@ def test_the_error_names_an_older_epoch_if_staged_rows_are_gone(world: World, tm
     assert sinks_taken_back(bound(2), Store.open(world.store.location.uri, JOB), "latest", frozenset()) == {}
 
 
-def test_a_table_that_lost_everything_gets_no_epoch_of_the_table_before_it(world: World) -> None:
-    """It took the place of another one after epoch 4."""
+def test_an_emptied_replacement_gets_no_epoch_of_the_old_table(world: World) -> None:
+    """It replaced another table after epoch 4."""
     identity = SinkIdentity(parts={"id": "b"}, after=4)
     for epoch in (5, 6):
         manifest = world.manifest(world.acks(epoch - 1))
-        world.decide(manifest.model_copy(update={"sink_identities": {SINK: identity}}))
+        world.commit(manifest.model_copy(update={"sink_identities": {SINK: identity}}))
 
     with pytest.raises(PublishConflict, match="has published epoch 5, but it has no epoch") as caught:
         sinks_taken_back(bound(0), world.store, "latest", frozenset())
@@ -167,23 +167,23 @@ def test_a_table_that_lost_everything_gets_no_epoch_of_the_table_before_it(world
     assert (back, [each.epoch for each in point.unpublished[SINK]]) == ({SINK: 4}, [5, 6])
 
 
-def gone_back(world: World, tmp_path: Path) -> None:
-    """The sink lost epoch 3, the job restored epoch 2, and went on."""
+def restored_without_the_lost_epoch(world: World, tmp_path: Path) -> None:
+    """The sink lost epoch 3, then the job restored epoch 2 and continued."""
     world.begin(2, taken_back={SINK: 2})
     world.epoch({"a": 5}, full=True)
     world.epoch({"a": 6}, full=True, acked=5)
 
 
-def test_nobody_can_continue_from_an_epoch_whose_rows_the_sink_has_lost(world: World, tmp_path: Path) -> None:
-    gone_back(world, tmp_path)
+def test_no_start_continues_from_an_epoch_whose_rows_the_sink_has_lost(world: World, tmp_path: Path) -> None:
+    restored_without_the_lost_epoch(world, tmp_path)
     with pytest.raises(PublishConflict, match="not known to have epochs 3 and 4"):
         world.begin(4)
 
 
-def test_folding_the_log_does_not_bring_lost_rows_back(world: World, tmp_path: Path) -> None:
+def test_a_fold_keeps_the_record_of_lost_rows(world: World, tmp_path: Path) -> None:
     for name, epoch in (("lost", 3), ("acknowledges", 4)):
         world.store.log.add_savepoint(name, epoch)
-    gone_back(world, tmp_path)
+    restored_without_the_lost_epoch(world, tmp_path)
     for acked in range(7, 12):
         world.begin()
         world.epoch({"a": acked}, full=True, acked=acked - 1)

@@ -1,4 +1,4 @@
-"""Files of the state of Spark's own operators get names in the store that nobody takes away, and only those of one batch."""
+"""State files of Spark's own operators get names in the store that never disappear, and only files of one batch are used."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Checkpoint:
             self.put(f"0/0/{version}.delta", f"changes of {version}")
 
     def snapshot(self, version: int, *shared: str, whole: bool = True) -> None:
-        """A snapshot of RocksDB that lists files in SSTs."""
+        """Write a snapshot of RocksDB that lists files in SSTs."""
         listed = [{"localSstFileName": name, "dfsSstFileName": name, "sizeBytes": 1} for name in shared]
         with zipfile.ZipFile(self.put(f"0/0/{version}.zip"), "w") as archive:
             archive.writestr("metadata", "v1\n" + json.dumps({"sstFiles": listed, "logFiles": []}))
@@ -117,7 +117,7 @@ def test_the_changes_before_a_snapshot_are_left_out(bench: Bench) -> None:
     assert places_of(bench, bench.keep(2)) == ["0/0/2.delta", "0/0/2.snapshot", "0/0/3.delta"]
 
 
-def test_a_snapshot_that_is_not_whole_is_left_out(bench: Bench) -> None:
+def test_an_incomplete_snapshot_is_left_out(bench: Bench) -> None:
     for version in (1, 2, 3):
         bench.checkpoint.put(f"0/0/{version}.changelog")
     bench.checkpoint.snapshot(1, "a.sst")
@@ -142,7 +142,7 @@ def test_a_file_that_the_last_epoch_named_keeps_its_name(bench: Bench) -> None:
     assert {file.place for file in shared} == {*DESCRIPTIONS, "0/0/1.delta"}
 
 
-def test_what_spark_deletes_or_writes_again_changes_no_epoch(bench: Bench, tmp_path: Path) -> None:
+def test_files_that_spark_deletes_or_writes_again_change_no_epoch(bench: Bench, tmp_path: Path) -> None:
     bench.checkpoint.deltas(1)
     record = bench.keep(0)
     (bench.checkpoint.state / "0/0/1.delta").unlink()
@@ -238,7 +238,7 @@ def test_nothing_is_deleted_while_the_index_of_a_kept_epoch_cannot_be_read(bench
     assert bench.stored() == stored
 
 
-# -- planted bugs: each is found by a verdict above -----------------------------------------------------------------------
+# -- planted bugs: a test above finds each one --------------------------------------------------------------------------
 
 
 def of_another_batch(by: int):
@@ -265,7 +265,7 @@ BUGS = {
     ),
     "a snapshot that is not whole": (
         (state_selection, "_is_whole", lambda snapshot: True),
-        test_a_snapshot_that_is_not_whole_is_left_out,
+        test_an_incomplete_snapshot_is_left_out,
     ),
     "an attempt that does not count": (
         (state_selection.Counting, "has", any_attempt),
@@ -285,11 +285,11 @@ def test_a_planted_bug_is_found(bench: Bench, bug: str, monkeypatch: pytest.Monk
 def test_a_file_that_spark_wrote_again_is_found(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Known, "of", lambda self, place, found: self.files[place][0] if place in self.files else None)
     with pytest.raises(AssertionError):
-        test_what_spark_deletes_or_writes_again_changes_no_epoch(bench, tmp_path)
+        test_files_that_spark_deletes_or_writes_again_change_no_epoch(bench, tmp_path)
 
 
-def test_a_reader_that_dies_leaves_no_schemas_that_lead_into_the_old_checkpoint(bench, tmp_path, monkeypatch):
-    """`transformWithState` names them by absolute paths, and readers that come later find the folder and ask no more."""
+def test_a_reader_that_dies_leaves_no_schemas_of_the_old_checkpoint(bench, tmp_path, monkeypatch):
+    """`transformWithState` names them by absolute paths, and later readers that find the folder read it without a check."""
     bench.checkpoint.put("0/_metadata/v2/0", '{"schema":"file:/old/state/0/_stateSchema/default/0_b"}')
     bench.checkpoint.deltas(1)
     record = bench.keep(0)

@@ -1,4 +1,4 @@
-"""A command that changes state between two runs takes the state of the epoch that it continues from, not of its first look."""
+"""A command that changes state between two runs reads the state of the epoch that it continues from, not of its first read."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from spark_ckpt.store.store import Store
 
 
 class Driver:
-    """A job whose driver commits its last epoch, and frees its lease, between a command's look and its incarnation."""
+    """A job whose driver commits its last epoch, and frees its lease, between a command's read and its incarnation."""
 
     def __init__(self, folder: Path) -> None:
         self.store = Store.open(str(folder), JOB)
         self.log = self.store.reopened().log
 
-    def commits(self, **fields: object) -> None:
+    def commit(self, **fields: object) -> None:
         point = self.log.begin_incarnation(ELSEWHERE, "latest")
         ids = {"epoch": point.last + 1, "incarnation": point.incarnation, "attempt": f"a{point.last}", "created_ms": 0}
         line = {"base": point.manifest.epoch, "previous": point.last}
         self.log.commit_epoch(Manifest.model_validate({"job": JOB, **ids, **line, **fields}))
         self.log.release(point.incarnation)
 
-    def commits_before_the_command(self, monkeypatch: pytest.MonkeyPatch, **fields: object) -> None:
+    def commit_before_the_command(self, monkeypatch: pytest.MonkeyPatch, **fields: object) -> None:
         begin = EpochLog.begin_incarnation
 
         def after_the_driver(log: EpochLog, *arguments: Any, **options: Any) -> object:
             monkeypatch.setattr(EpochLog, "begin_incarnation", begin)
-            self.commits(**fields)
+            self.commit(**fields)
             return begin(log, *arguments, **options)
 
         monkeypatch.setattr(EpochLog, "begin_incarnation", after_the_driver)
@@ -56,16 +56,16 @@ def snapshot(operator: str, key_groups: int = 4) -> OperatorSnapshot:
 
 
 def of_spark(store: Store, batch: int) -> SparkState:
-    """State without files after a batch."""
+    """State of Spark without files, after a batch."""
     moment = Moment(1, batch, "{}", "v1", "RocksDBStateStoreProvider", 1, 2, ("dedupe",))
     return store.spark_states.keep(Path(store.location.uri), [], moment, Known())
 
 
-def test_state_of_sparks_operators_belongs_to_the_cursors_that_the_job_continues_from(
+def test_the_state_of_sparks_operators_and_the_cursors_are_of_the_same_epoch(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Taken(Exception):
-        """The state that is repartitioned, and the epoch whose cursors stay."""
+        """Carries the state that is repartitioned, and the epoch whose cursors stay."""
 
     def taken(
         states: object, checkpoint: object, incarnation: object, base: SparkState, epoch: int, *_: object
@@ -73,27 +73,23 @@ def test_state_of_sparks_operators_belongs_to_the_cursors_that_the_job_continues
         raise Taken(base.batch, epoch)
 
     monkeypatch.setattr(spark_partitions, "CheckpointState", taken)
-    driver.commits(spark_state=of_spark(driver.store, 7))
-    driver.commits_before_the_command(monkeypatch, spark_state=of_spark(driver.store, 8))
+    driver.commit(spark_state=of_spark(driver.store, 7))
+    driver.commit_before_the_command(monkeypatch, spark_state=of_spark(driver.store, 8))
     with pytest.raises(Taken) as found:
         repartition(driver.store, cast("Callable[[], Any]", SimpleNamespace), 4)
     assert found.value.args == (8, 2)
 
 
-def test_a_new_operator_replaces_no_state_that_a_driver_has_committed_meanwhile(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver.commits(operators={"sums": snapshot("sums")})
-    driver.commits_before_the_command(monkeypatch, operators={name: snapshot(name) for name in ("sums", "new")})
+def test_a_new_operator_replaces_no_state_committed_in_between(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.commit(operators={"sums": snapshot("sums")})
+    driver.commit_before_the_command(monkeypatch, operators={name: snapshot(name) for name in ("sums", "new")})
     with pytest.raises(ConfigInvalid, match="'new' has state in epoch 2"):
         bootstrap(driver.store, "new", Origin(driver.store, 1, "sums"))
     assert driver.log.state().latest == 2
 
 
-def test_an_operator_that_a_driver_has_dropped_meanwhile_is_not_repartitioned(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver.commits(operators={"sums": snapshot("sums")})
-    driver.commits_before_the_command(monkeypatch, operators={})
+def test_an_operator_dropped_in_between_is_not_repartitioned(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.commit(operators={"sums": snapshot("sums")})
+    driver.commit_before_the_command(monkeypatch, operators={})
     with pytest.raises(ConfigInvalid, match="epoch 2 has no operator 'sums'"):
         rescale(driver.store, "sums", 8)

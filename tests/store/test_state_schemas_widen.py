@@ -1,4 +1,4 @@
-"""State goes on under a schema that holds every value of the old one; every other schema is refused with the difference."""
+"""State stays under a schema that holds every old value; every other schema is refused with the difference."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def snapshot_of(state: str, key: str = "k string") -> OperatorSnapshot:
 
 
 @pytest.mark.parametrize(("before", "now"), WIDENS)
-def test_a_wider_type_takes_the_place_of_a_narrower_one_and_not_the_other_way(before: str, now: str) -> None:
+def test_a_wider_type_replaces_a_narrower_one_and_not_the_reverse(before: str, now: str) -> None:
     check_state(snapshot_of(f"v {before}"), "k string", f"v {now}", 3)
     check_state(snapshot_of(f"n int, v {before}"), "k string", f"n int, v {now}, more string", 3)
     assert types_change(f"v {before}", f"v {now}")
@@ -71,19 +71,19 @@ def test_a_wider_type_takes_the_place_of_a_narrower_one_and_not_the_other_way(be
         check_state(snapshot_of(f"v {now}"), "k string", f"v {before}", 3)
 
 
-@pytest.mark.parametrize(("before", "now", "said"), REFUSED)
+@pytest.mark.parametrize(("before", "now", "difference"), REFUSED)
 def test_a_schema_that_may_not_hold_every_value_is_refused_with_the_difference(
-    before: str, now: str, said: str
+    before: str, now: str, difference: str
 ) -> None:
     with pytest.raises(StateSchemaChanged) as refused:
         check_state(snapshot_of(f"n int, v {before}"), "k string", f"n int, v {now}", 3)
-    assert refused.value.context["difference"] == f"state column {said}"
+    assert refused.value.context["difference"] == f"state column {difference}"
     assert refused.value.context["epoch"] == 3
     assert "may widen" in refused.value.hint
 
 
 @pytest.mark.parametrize(
-    ("declared", "said"),
+    ("declared", "difference"),
     [
         ("a int, b array<struct<x:int,y:string>>, c string", []),
         ("a int, b array<struct<x:int,y:int>>", ["b.element.y was string, is int"]),
@@ -92,25 +92,25 @@ def test_a_schema_that_may_not_hold_every_value_is_refused_with_the_difference(
         ("c int, a int, b array<struct<x:int,y:string>>", ["the order was a, b, is c, a, b"]),
     ],
 )
-def test_what_is_different_about_a_state_is_said_column_by_column(declared: str, said: list[str]) -> None:
-    assert value_differences("a int, b array<struct<x:int,y:string>>", declared) == said
+def test_the_difference_of_a_state_is_listed_by_column(declared: str, difference: list[str]) -> None:
+    assert value_differences("a int, b array<struct<x:int,y:string>>", declared) == difference
 
 
 @pytest.mark.parametrize(
-    ("declared", "said"),
+    ("declared", "difference"),
     [
         ("k bigint", "k was int, is bigint: a key's type decides its key group"),
         ("k int, more int", "more is new"),
         ("other int", "k is gone; key column other is new"),
     ],
 )
-def test_keys_do_not_widen(declared: str, said: str) -> None:
+def test_keys_do_not_widen(declared: str, difference: str) -> None:
     with pytest.raises(StateSchemaChanged) as refused:
         check_state(snapshot_of("v int", "k int"), declared, "v int", 3)
-    assert refused.value.context["difference"] == f"key column {said}"
+    assert refused.value.context["difference"] == f"key column {difference}"
 
 
-def test_a_column_more_lets_the_files_be() -> None:
+def test_an_added_column_changes_no_type() -> None:
     assert not types_change("v int", "v int, more string")
 
 
@@ -143,7 +143,7 @@ def world(tmp_path: Path) -> World:
 
 
 def rewritten(world: World, values: dict[str, object], type_: pa.DataType, declared: str) -> Manifest:
-    """The next epoch: all of the state, in one full file of the new type."""
+    """Commit the next epoch: the whole state, in one full file of the new type."""
     epoch = world.line.base + 1
     rows = pa.table(
         {
@@ -164,7 +164,7 @@ def rewritten(world: World, values: dict[str, object], type_: pa.DataType, decla
     manifest = world.manifest()
     snapshot = manifest.operators[OPERATOR].model_copy(update={"state_schema": declared})
     manifest = manifest.model_copy(update={"operators": {OPERATOR: snapshot}})
-    world.decide(manifest)
+    world.commit(manifest)
     return manifest
 
 
@@ -176,7 +176,7 @@ def types_of(table: DeltaTable) -> dict[str, str]:
     return {each.name: each.type.type for each in table.schema().fields}
 
 
-def test_the_table_takes_files_and_columns_of_a_wider_type_in_one_version_and_older_versions_keep_theirs(
+def test_one_version_widens_the_table_and_older_versions_keep_their_types(
     world: World,
 ) -> None:
     world.epoch({"a": 1, "b": 2})
@@ -197,7 +197,7 @@ def test_the_table_takes_files_and_columns_of_a_wider_type_in_one_version_and_ol
     world.store.verify(manifest, deep=True)
 
 
-def test_the_table_goes_back_to_the_narrower_type_with_the_epoch(world: World) -> None:
+def test_a_restore_returns_the_table_to_the_narrower_type(world: World) -> None:
     world.epoch({"a": 1})
     first = world.store.log.manifest(1)
     world.store.materialize(rewritten(world, {"a": 1.0}, pa.float64(), "v double"))

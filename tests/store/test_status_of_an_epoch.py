@@ -1,4 +1,4 @@
-"""An epoch's status is one word, and only a late acknowledgement is a cause to act."""
+"""An epoch's status is one word; only a late acknowledgement needs an action."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_rows_of_a_later_publish_are_deferred_while_a_driver_runs(world):
 
 
 def test_a_recorded_acknowledgement_renews_the_lease(world):
-    """So it takes the place of a renewal: a driver that records one sends no other request."""
+    """It replaces a renewal: a driver that records an acknowledgement sends no other request."""
     world.epoch({"a": 1})
     before = world.store.log.state()
     world.clock.ms += 10_000
@@ -77,7 +77,7 @@ def test_a_late_acknowledgement_does_not_acquire_a_free_lease_again(world):
     assert world.store.log.state().is_free
 
 
-def test_an_acknowledgement_of_a_replaced_driver_renews_nothing(world, tmp_path):
+def test_an_acknowledgement_of_a_fenced_driver_renews_nothing(world, tmp_path):
     world.epoch({"a": 1})
     replaced = world.store
     world.store = world.store.reopened()

@@ -1,4 +1,4 @@
-"""State tables and staged tables are participants: whatever happens, materializing makes them what the log says."""
+"""Materializing always makes state tables and staged tables equal to the log."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_every_epochs_version_shows_that_epoch(world: World) -> None:
         assert names(state_table(world, version)) == chain_names(manifest)
 
 
-def test_settling_again_changes_nothing(world: World) -> None:
+def test_materializing_again_changes_nothing(world: World) -> None:
     manifest = world.epoch({"a": 1})
     before = (state_table(world).version(), outbox_table(world).version())
     world.store.materialize(manifest)
@@ -66,7 +66,7 @@ def test_settling_again_changes_nothing(world: World) -> None:
     assert (state_table(world).version(), outbox_table(world).version()) == before
 
 
-def test_epochs_that_were_never_settled_are_made_up_for(world: World) -> None:
+def test_a_later_materialization_includes_skipped_epochs(world: World) -> None:
     for number in range(1, 4):
         world.epoch({"a": number}, materialize=False)
     point = world.begin()
@@ -98,7 +98,7 @@ def test_a_rollback_to_the_beginning_empties_the_table(world: World) -> None:
     assert names(state_table(world)) == set()
 
 
-def test_a_replaced_drivers_late_settle_changes_nothing(world: World, tmp_path: Path) -> None:
+def test_a_late_materialization_of_a_fenced_driver_changes_nothing(world: World, tmp_path: Path) -> None:
     world.epoch({"a": 1})
     late = world.epoch({"a": 2}, materialize=False)
     other = World(tmp_path / "store")
@@ -112,39 +112,39 @@ def test_a_replaced_drivers_late_settle_changes_nothing(world: World, tmp_path: 
 @pytest.mark.parametrize(
     "sees_it", [True, pytest.param(False, id="planted: the remembered version survives a lost race")]
 )
-def test_a_replaced_driver_notices_a_newer_version_that_came_after_its_look(
+def test_a_fenced_driver_notices_a_newer_version_after_its_read(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sees_it: bool
 ) -> None:
     late = world.epoch({"a": 1}, materialize=False)
     world.store.materialize(late)
-    behind = world.epoch({"a": 2}, materialize=False)
+    late_epoch = world.epoch({"a": 2}, materialize=False)
     other = World(tmp_path / "store")
     other.expected, other.chains = world.expected, world.chains
     other.begin()
     newest = other.epoch({"b": 3}, materialize=False)
     commit, turns = delta_log.commit, iter([True])
 
-    def overtaken(*args: object, **kwargs: object) -> int:
+    def materialize_first(*args: object, **kwargs: object) -> int:
         if next(turns, False):
             other.store.materialize(newest)
         return commit(*args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(delta_log, "commit", overtaken)
+    monkeypatch.setattr(delta_log, "commit", materialize_first)
     table = world.store.state(OPERATOR).table
     if not sees_it:
         monkeypatch.setattr(table, "forget", lambda: None)
         with pytest.raises(StoreUnreachable, match="other writers"):
-            world.store.materialize(behind)
+            world.store.materialize(late_epoch)
         return
-    world.store.materialize(behind)
+    world.store.materialize(late_epoch)
     assert names(state_table(world)) == {file.path for file in newest.operators[OPERATOR].files}
 
 
 @pytest.mark.parametrize("reads", [True, pytest.param(False, id="planted: the remembered log is believed")])
-def test_a_replaced_driver_that_missed_the_takeover_does_not_make_its_successors_table_anew(
+def test_a_driver_that_missed_the_takeover_does_not_create_its_successors_table_again(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: bool
 ) -> None:
-    """By the log as it knows it, the table is ahead of every committed epoch."""
+    """By the log as this driver last read it, the table is ahead of every committed epoch."""
     late = world.epoch({"a": 1})
     other = World(tmp_path / "store")
     other.expected, other.chains = world.expected, world.chains
@@ -160,7 +160,7 @@ def test_a_replaced_driver_that_missed_the_takeover_does_not_make_its_successors
     assert (found == shown) == reads
 
 
-def test_two_settlers_at_once_do_not_double_the_rows(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_concurrent_materializations_do_not_double_the_rows(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.epoch({"a": 1})
     manifest = world.epoch({"a": 2}, full=True, materialize=False)
     commit = delta_log.commit
@@ -177,7 +177,7 @@ def test_two_settlers_at_once_do_not_double_the_rows(world: World, monkeypatch: 
     assert query(outbox_table(world), "select count(*) n from t") == [{"n": 2}]
 
 
-def test_settling_gives_up_when_somebody_else_keeps_writing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_materializing_fails_while_another_writer_keeps_writing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = world.epoch({"a": 1}, materialize=False)
 
     def lost(*args: object, **kwargs: object) -> int:
@@ -188,7 +188,7 @@ def test_settling_gives_up_when_somebody_else_keeps_writing(world: World, monkey
         world.store.materialize(manifest)
 
 
-def test_the_protocol_stays_readable_by_everybody(world: World) -> None:
+def test_the_protocol_stays_readable_by_every_delta_reader(world: World) -> None:
     for number in range(1, 4):
         world.epoch({"a": number}, full=number == 2)
     world.store.materialize(world.begin(1).manifest)
@@ -200,7 +200,7 @@ def test_the_protocol_stays_readable_by_everybody(world: World) -> None:
         assert not protocol.writer_features
 
 
-def test_compaction_takes_no_row_back_and_a_rollback_does(world: World) -> None:
+def test_compaction_removes_no_row_and_a_rollback_does(world: World) -> None:
     world.epoch({"a": 1})
     world.epoch({"a": 2}, full=True)
     assert removals(world) == [False]
@@ -291,11 +291,11 @@ def with_state_file(world: World, rows: pa.Table, state_schema: str) -> Manifest
     manifest = world.manifest()
     snapshot = manifest.operators[OPERATOR].model_copy(update={"state_schema": state_schema})
     manifest = manifest.model_copy(update={"operators": {OPERATOR: snapshot}})
-    world.decide(manifest)
+    world.commit(manifest)
     return manifest
 
 
-def test_undecided_rows_are_never_shown(world: World) -> None:
+def test_uncommitted_rows_are_never_visible(world: World) -> None:
     world.epoch({"a": 1})
     world.snapshot({"a": 99})
     world.staged(["of an attempt that failed"])
@@ -308,7 +308,7 @@ def test_rows_staged_outside_of_the_store_are_left_to_their_sink(world: World, t
     world.snapshot({"a": 1})
     manifest = world.manifest()
     output = manifest.outputs[SINK].model_copy(update={"root": str(tmp_path / "elsewhere")})
-    world.decide(manifest.model_copy(update={"outputs": {SINK: output}}))
+    world.commit(manifest.model_copy(update={"outputs": {SINK: output}}))
     world.store.materialize(world.store.log.manifest(1))
     assert not (tmp_path / "store/edges" / SINK / "_delta_log").exists()
 

@@ -1,4 +1,4 @@
-"""Yesterday's epoch is kept with the defaults, within a bound, and a pass costs the same however many are kept."""
+"""With the defaults, yesterday's epoch is kept, the number of epochs is bounded, and a retention pass has a constant cost."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def test_the_number_of_kept_epochs_is_bounded(job):
     assert job.most <= MOST * 5 / 4 + 1
 
 
-def test_dropping_costs_the_same_for_each_epoch_however_many_are_kept(job):
-    """A pass rewrites the rows of all kept epochs, so it waits until a quarter more are there."""
+def test_the_cost_of_dropping_an_epoch_does_not_grow_with_the_kept_ones(job):
+    """A pass rewrites the rows of all kept epochs, so it waits until there are a quarter more."""
     assert job.rewritten <= 5 * job.taken
 
 
@@ -105,7 +105,7 @@ def test_a_pass_drops_nothing_that_a_later_one_would_keep(gaps, every):
 
 
 def test_a_rule_that_keeps_every_second_epoch_loses_yesterday():
-    """The bug that this property is for: each pass halves what earlier ones have left."""
+    """The bug that this property finds: each pass halves the result of earlier ones."""
 
     def every_second(lineage, until_ms, now_ms):
         return {each.epoch for each in lineage[:10]} | {each.epoch for each in lineage[10::2]}
@@ -114,7 +114,7 @@ def test_a_rule_that_keeps_every_second_epoch_loses_yesterday():
     assert often != once
 
 
-def test_settings_that_say_what_is_kept_keep_no_more():
+def test_explicit_settings_keep_no_more():
     assert retention_of(JobConfig()).thinned_ms == DAYS_MS
     assert retention_of(JobConfig(keep_epochs=2)).thinned_ms == 0
     assert retention_of(JobConfig(keep_age="1 hour")).thinned_ms == 0
@@ -130,7 +130,7 @@ HOURS = 5
 
 
 def taken(gaps_s, ahead_s):
-    """Epochs of a program with an index: each serves the lines since the one before it.
+    """Return epochs of a program with an index: each serves the lines since the one before it.
 
     `ahead_s`: the index comes from a sender whose clock is ahead.
     """
@@ -144,7 +144,7 @@ def taken(gaps_s, ahead_s):
 
 
 def lines_kept(gaps_s, ahead_s, passes, rule):
-    """Begins of hours whose line a program still has, after a pass of the retention at each of some moments, in seconds."""
+    """Return starts of hours whose line a program still has, after a retention pass at each of some moments, in seconds."""
     epochs = taken(gaps_s, ahead_s)
     for moment_s in (*sorted(passes), BEGAN_S + HOURS * 3600):
         done = [each for each in epochs if each.created_ms <= 1000 * moment_s]
@@ -164,7 +164,7 @@ def test_each_program_keeps_the_first_line_of_each_hour(gaps_s, ahead_s, passes)
 
 
 def test_a_rule_by_the_time_of_the_epoch_loses_lines():
-    """The bug that this property is for: the first epoch of an hour need not be the one that serves its first line."""
+    """The bug that this property finds: the first epoch of an hour need not be the one that serves its first line."""
 
     def by_time(lineage, until_ms, now_ms):
         return thinned([brief(each.epoch, each.created_ms) for each in lineage], until_ms, now_ms)
@@ -179,7 +179,7 @@ POLICY = Retention(keep_last=1, slack=0, thinned_ms=DAYS_MS)
 
 @pytest.fixture
 def world(tmp_path):
-    """Epochs 1 to 8, half an hour apart; retention dropped every second one."""
+    """Create epochs 1 to 8, half an hour apart; retention dropped every second one."""
     world = World(tmp_path / "store")
     world.clock.ms = NOW_MS // HOUR_MS * HOUR_MS
     world.begin()
@@ -200,7 +200,7 @@ def test_epochs_before_a_gap_are_published_epochs_of_the_branch(world):
     assert statuses(log_state, world.clock.ms, True)[1] == "published"
 
 
-def test_epochs_after_a_gap_are_no_other_branch_of_an_epoch_before_it(world):
+def test_epochs_after_a_gap_are_descendants_of_an_epoch_before_it(world):
     log_state = world.store.log.state()
     assert log_state.beside(3) == []
     found, complete = behind(log_state, 3)
@@ -225,5 +225,5 @@ def test_a_restored_epoch_before_a_gap_begins_a_branch(world):
 def test_an_accepted_loss_leaves_epochs_before_a_gap_published(world):
     world.store.log.release(1)
     world.store.log.accept_loss(12, 1)
-    owed = world.store.log.state().owed
-    assert not {1, 3, 5} & {epoch for epochs in owed.values() for epoch in epochs}
+    unpublished = world.store.log.state().unpublished
+    assert not {1, 3, 5} & {epoch for epochs in unpublished.values() for epoch in epochs}

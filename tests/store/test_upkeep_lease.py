@@ -1,4 +1,4 @@
-"""The checkpoint lease in the log: one at a time, of the driver that runs; a write of its holder counts under the newest token."""
+"""The maintenance lease in the log: one at a time, held by the running driver; writes need the newest token."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def world(tmp_path):
 
 @pytest.fixture
 def other(world):
-    """The store as a standby sees it."""
+    """Open the store as a standby does."""
     return Store.open(world.store.location.uri, JOB, now_ms=Clock())
 
 
@@ -33,18 +33,18 @@ def lease(holder: str = "b", reported_ms: int = 1, incarnation: int = 1) -> Upke
     return UpkeepLeased(incarnation=incarnation, holder=holder, **numbers)
 
 
-def goes_on() -> None:
-    """Nothing stands in the way."""
+def allowed() -> None:
+    """Allow every step."""
 
 
 def shown(world):
-    """The key of the epoch that the table shows, read again: another store object may have written it."""
+    """Return the key of the epoch in the table, read again: another store object may have written it."""
     table = world.store.state(OPERATOR).table
     table.refreshed()
     return table.newest_txn_version()
 
 
-def test_a_lease_is_appended_once_however_often_it_is_tried(world, other):
+def test_a_repeated_lease_is_appended_once(world, other):
     rows = UpkeepLog(world.store.log)
     token = rows.lease(lease())
     assert rows.lease(lease()) == token
@@ -52,7 +52,7 @@ def test_a_lease_is_appended_once_however_often_it_is_tried(world, other):
     assert rows.lease(lease(reported_ms=2)) > token
 
 
-def test_a_standby_that_is_done_before_its_driver_has_read_the_log_replaces_nobody(world, other, monkeypatch):
+def test_an_end_that_precedes_the_drivers_read_keeps_the_lease(world, other, monkeypatch):
     append, ended = world.store.log.append, []
 
     def appended(propose):
@@ -69,18 +69,18 @@ def test_a_standby_that_is_done_before_its_driver_has_read_the_log_replaces_nobo
     assert world.store.log.state().upkeep.ended_token == ended[0]
 
 
-def test_a_driver_that_was_replaced_leases_nothing(world, other):
+def test_a_fenced_driver_appends_no_lease(world, other):
     other.log.begin_incarnation(ELSEWHERE, takeover=True)
     with pytest.raises(Fenced):
         UpkeepLog(world.store.log).lease(lease())
     assert other.log.state().upkeep is None
 
 
-def test_a_standby_under_the_lease_does_what_the_driver_would(world, other):
+def test_a_standby_under_the_lease_does_the_drivers_maintenance(world, other):
     for value in range(4):
         world.epoch({"a": value}, materialize=False, acked=world.last)
     token = UpkeepLog(world.store.log).lease(lease())
-    log_state, report = under_lease(other, token, KEEP, goes_on)
+    log_state, report = under_lease(other, token, KEEP, allowed)
     assert (log_state.incarnation, log_state.latest) == (1, 4)
     assert shown(world) == 1 << 40 | 4
     assert report.epochs
@@ -90,13 +90,13 @@ def test_a_standby_under_the_lease_does_what_the_driver_would(world, other):
     assert 1 not in world.store.log.state().by_id
 
 
-def test_tables_show_the_epoch_as_the_newest_incarnation_stands_on_it(world, other):
-    """A job that goes back: the tables go back with it, whoever materializes them."""
+def test_tables_have_the_epoch_that_the_newest_incarnation_continues_from(world, other):
+    """After a restore the tables have the restored epoch, for every driver that materializes them."""
     world.epoch({"a": 1})
     world.epoch({"a": 2})
     world.begin(restore=1)
     token = UpkeepLog(world.store.log).lease(lease(incarnation=2))
-    under_lease(other, token, Retention(), goes_on)
+    under_lease(other, token, Retention(), allowed)
     assert shown(world) == 2 << 40 | 1
 
 
@@ -112,13 +112,13 @@ def test_a_holder_of_an_old_token_writes_nothing(world, other, what):
         rows.end(UpkeepEnded(token=token, failure="it was ill"))
     before = world.store.log.state()
     with pytest.raises(Fenced):
-        under_lease(other, token, KEEP, goes_on)
+        under_lease(other, token, KEEP, allowed)
     assert world.store.log.state() == before
     assert shown(world) == -1
 
 
-def test_a_holder_that_stood_still_between_its_look_and_the_log_drops_no_epoch(world, other, monkeypatch):
-    """The next lease comes when the tables are materialized and the log is about to forget: by compare-and-swap."""
+def test_a_holder_that_pauses_before_its_write_drops_no_epoch(world, other, monkeypatch):
+    """The next lease comes between the materialization and the retention: by compare-and-swap."""
     rows = UpkeepLog(world.store.log)
     token = rows.lease(lease())
     for value in range(4):
@@ -131,35 +131,35 @@ def test_a_holder_that_stood_still_between_its_look_and_the_log_drops_no_epoch(w
 
     monkeypatch.setattr(other.log, "shorten", late)
     with pytest.raises(Fenced):
-        under_lease(other, token, KEEP, goes_on)
+        under_lease(other, token, KEEP, allowed)
     assert len(world.store.log.state().epochs) == 4
 
 
-def test_the_end_of_an_old_lease_is_not_believed(world, other):
+def test_the_end_of_an_old_lease_is_ignored(world, other):
     rows = UpkeepLog(world.store.log)
     old = rows.lease(lease())
     new = rows.lease(lease("c"))
     with pytest.raises(Fenced):
         UpkeepLog(other.log).end(UpkeepEnded(token=old, epoch=9))
-    told = world.store.log.state().upkeep
-    assert (told.token, told.ended) == (new, None)
+    upkeep = world.store.log.state().upkeep
+    assert (upkeep.token, upkeep.ended) == (new, None)
 
 
-def test_the_newest_lease_and_its_end_outlive_what_retention_drops(world, other):
+def test_the_newest_lease_and_its_end_outlive_retention(world, other):
     rows = UpkeepLog(world.store.log)
     for value in range(4):
         token = rows.lease(lease(reported_ms=value))
         world.epoch({"a": value})
         ended = rows.end(UpkeepEnded(token=token, incarnation=1, epoch=value))
     world.store.retain(KEEP)
-    told = Store.open(world.store.location.uri, JOB, now_ms=Clock()).log.state().upkeep
-    assert (told.token, told.ended_token, told.ended.epoch) == (token, ended, 3)
+    upkeep = Store.open(world.store.location.uri, JOB, now_ms=Clock()).log.state().upkeep
+    assert (upkeep.token, upkeep.ended_token, upkeep.ended.epoch) == (token, ended, 3)
     assert ended > token
 
 
-def test_a_damaged_file_of_an_epoch_is_found_and_whole_ones_are_read_once(world, other, monkeypatch):
+def test_a_damaged_file_of_an_epoch_is_found_and_intact_ones_are_read_once(world, other, monkeypatch):
     manifest = world.epoch({"a": 1})
-    damage, whole = damage_of(other, manifest, set(), goes_on)
+    damage, whole = damage_of(other, manifest, set(), allowed)
     assert (damage, len(whole)) == ("", sum(1 for _ in checks_of(other, manifest)))
     read = []
     assert damage_of(other, manifest, whole, lambda: read.append(1)) == ("", whole)
@@ -167,7 +167,7 @@ def test_a_damaged_file_of_an_epoch_is_found_and_whole_ones_are_read_once(world,
     (file,) = manifest.operators[OPERATOR].files
     path = other.state(OPERATOR).location.local / file.path
     path.write_bytes(path.read_bytes()[:-1] + b"?")
-    damage, _ = damage_of(other, manifest, set(), goes_on)
+    damage, _ = damage_of(other, manifest, set(), allowed)
     assert file.path in damage
 
 
@@ -176,7 +176,7 @@ def test_damage_in_the_state_of_sparks_own_operators_is_found(world, other, tmp_
     moment = Moment(1, 0, "{}", "v1\n{}", "a provider", 1, 1, ("dedupe",))
     state = world.store.spark_states.keep(tmp_path, ["1.delta"], moment, Known())
     manifest = world.manifest().model_copy(update={"spark_state": state})
-    assert damage_of(other, manifest, set(), goes_on)[0] == ""
+    assert damage_of(other, manifest, set(), allowed)[0] == ""
     (file,) = other.spark_states.index(state).files
     (other.spark_states.location.local / file.path).write_text("stale")
-    assert file.path in damage_of(other, manifest, set(), goes_on)[0]
+    assert file.path in damage_of(other, manifest, set(), allowed)[0]

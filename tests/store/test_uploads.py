@@ -1,4 +1,4 @@
-"""A small file is one request to an object store. What only delta-rs knows stays with it."""
+"""A small file is one request to an object store. Options that only delta-rs knows are left to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "not-for-anybodys-
 
 
 class Bucket(ThreadingHTTPServer):
-    """An S3 server as far as uploads need it. `requests`: method and path of each; `refuses`: True for 403."""
+    """An S3 server for uploads. `requests`: method and path of each; `refuses`: True for 403."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
@@ -72,7 +72,7 @@ def test_a_large_file_is_a_multipart_upload(bucket: Bucket) -> None:
     assert bucket.requests[0] == "POST /b/store/part.parquet?uploads="
 
 
-def test_a_file_that_is_dropped_sends_nothing(bucket: Bucket) -> None:
+def test_a_dropped_file_sends_nothing(bucket: Bucket) -> None:
     upload = open_upload("s3://b/store", bucket.options, "part.parquet")
     assert upload is not None
     upload.write(b"x")
@@ -97,7 +97,7 @@ def test_a_refused_upload_is_an_outage_without_secrets(bucket: Bucket) -> None:
     ],
     ids=["another kind of store", "an option of delta-rs", "retries"],
 )
-def test_what_obstore_might_not_know_is_left_to_delta_rs(uri: str, options: dict[str, str]) -> None:
+def test_options_that_obstore_might_not_know_are_left_to_delta_rs(uri: str, options: dict[str, str]) -> None:
     assert open_upload(uri, options, "part.parquet") is None
 
 
@@ -112,7 +112,7 @@ def test_a_profile_is_left_to_delta_rs(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("option", ["timeout", "connect_timeout", "aws_allow_http", "proxy_url", "user_agent"])
-def test_options_of_the_client_are_taken(option: str) -> None:
+def test_options_of_the_client_are_used(option: str) -> None:
     value = {"aws_allow_http": "true", "proxy_url": "http://127.0.0.1:1"}.get(option, "5s")
     assert open_upload("s3://b/store", {**KEYS, option: value}, "part.parquet") is not None
 
@@ -125,5 +125,5 @@ def test_options_of_the_client_are_taken(option: str) -> None:
         ("az://c/store", {"azure_storage_account_name": "account", "azure_storage_account_key": "YQ=="}),
     ],
 )
-def test_other_clouds_take_the_options_of_delta_rs(uri: str, options: dict[str, str]) -> None:
+def test_other_clouds_use_the_options_of_delta_rs(uri: str, options: dict[str, str]) -> None:
     assert open_upload(uri, options, "part.parquet") is not None

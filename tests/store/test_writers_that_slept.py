@@ -1,7 +1,7 @@
-"""A writer or reader that slept while the log was shortened takes nothing for newer than it is, and loses nothing it owns.
+"""A writer or reader that slept while the log was trimmed accepts no stale commit as the newest, and loses none of its own.
 
-A version number is free again once its commit is trimmed. Two guards of ours see to it that nobody takes it: a clock, and the
-commit before it. Each is tried without the other; without both the log forks.
+A version number is free again once its commit is trimmed. Two guards prevent its reuse: a clock, and the check of the commit
+before it. Each is tested without the other; without both the log forks.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tests.store.store_world import World
 
 POLICY = Retention(keep_last=2, slack=0)
 ENOUGH = 40
-"""Rows behind which there is a checkpoint, and something to trim."""
+"""Number of rows that bring a checkpoint, and something to trim."""
 
 NO_STEP = durable.on_step
 
 
 class Uptime:
-    """The clock that counts sleep, by hand."""
+    """The clock that counts sleep, set by the test."""
 
     def __init__(self) -> None:
         self.s = 1000.0
@@ -63,14 +63,14 @@ def test_the_clock_alone_fences_it(world: World, uptime: Uptime, monkeypatch: py
     slept(world, uptime, stale=True)
 
 
-def test_the_commit_before_it_alone_fences_it_whatever_clocks_say(
+def test_the_commit_before_it_alone_fences_it_for_any_clock(
     world: World, uptime: Uptime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_table, "RESUME_SUSPECT_S", float("inf"))
     slept(world, uptime)
 
 
-def test_without_either_the_writer_believes_a_row_that_nobody_else_has(
+def test_without_both_guards_the_writer_accepts_a_row_that_no_reader_has(
     world: World, uptime: Uptime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delta_log, "require_predecessor", lambda location, version: None)
@@ -80,7 +80,7 @@ def test_without_either_the_writer_believes_a_row_that_nobody_else_has(
 
 
 def slept(world: World, uptime: Uptime, *, stale: bool = False) -> None:
-    """An old driver decides an epoch, and sleeps between its look at the log and its commit.
+    """An old driver builds an epoch, and sleeps between its read of the log and its commit.
 
     `stale`: the commit stays there, below what anybody reads."""
     old, epoch = world.store.reopened().log, world.manifest()
@@ -115,10 +115,10 @@ def test_a_reader_that_slept_sees_no_commit_of_a_writer_that_died_before_it_undi
     assert reader.state() == world.store.log.state()
 
 
-def test_a_commit_that_the_log_was_trimmed_up_to_meanwhile_counts(
+def test_a_commit_counts_although_the_log_was_trimmed_up_to_it(
     world: World, uptime: Uptime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The writer sleeps behind its commit; the oldest commit that is left then is its own."""
+    """The writer sleeps after its commit; its own is the oldest commit that is left then."""
     old = world.store.reopened().log
     while (old.state().lease_token + 1) % 32:
         world.store.log.renew(world.line.incarnation, 30_000)
@@ -140,7 +140,7 @@ def test_a_commit_that_the_log_was_trimmed_up_to_meanwhile_counts(
     assert world.store.log.state() == old.state() == world.store.reopened().log.state()
 
 
-def test_a_folder_made_anew_in_its_place_gets_no_commit(world: World, tmp_path: Path) -> None:
+def test_a_re_created_folder_gets_no_commit(world: World, tmp_path: Path) -> None:
     log, at = world.store.reopened().log, world.store.log.state().lease_token + 1
 
     def unmounted() -> None:
@@ -154,23 +154,23 @@ def test_a_folder_made_anew_in_its_place_gets_no_commit(world: World, tmp_path: 
     assert not list((tmp_path / "store/epochs/_delta_log").iterdir())
 
 
-def test_the_file_of_a_commit_under_way_stays_however_long_its_writer_sleeps(world: World, uptime: Uptime) -> None:
-    """Nobody else commits meanwhile, so that the sleeper's commit counts: its file must be there."""
+def test_the_file_of_a_commit_under_way_stays_while_its_writer_sleeps(world: World, uptime: Uptime) -> None:
+    """No other writer commits, so the sleeper's commit counts: its file must be there."""
     log = world.store.reopened().log
     log.state()
 
-    def somebody_tidies_up() -> None:
+    def another_trims() -> None:
         uptime.s += 3600
         world.clock.ms += 3 * HORIZON_MS
         EpochLog.trim(world.store.reopened().log, world.clock.ms)
 
-    at_commit_of(world, somebody_tidies_up)
+    at_commit_of(world, another_trims)
     log.add_savepoint("kept", 1)
     assert world.store.reopened().log.state().savepoints == {"kept": 1}
 
 
-def test_on_a_file_system_commits_of_five_minutes_stay_and_older_ones_go(world: World) -> None:
-    """The commits' own times are real ones, so that the store's clock is set beside the real one."""
+def test_on_a_file_system_commits_of_five_minutes_stay_and_older_ones_are_deleted(world: World) -> None:
+    """The commits have real times, so the store's clock is set relative to the real one."""
     many_rows(world, at_ms=wall_ms())
     made = versions_of(world)
     assert made == list(range(made[-1] + 1))
@@ -184,7 +184,7 @@ def test_in_an_object_store_commits_of_an_hour_stay() -> None:
     assert old_before_ms(Location("s3://bucket/store"), HORIZON_MS + 5) == 5
 
 
-def test_the_oldest_commit_goes_first_so_that_a_trim_that_dies_frees_no_number_above_one_that_is_there(
+def test_a_trim_deletes_the_oldest_commit_first(
     world: World,
 ) -> None:
     left = list[list[int]]()
@@ -201,7 +201,7 @@ def test_the_oldest_commit_goes_first_so_that_a_trim_that_dies_frees_no_number_a
 
 
 def at_commit_of(world: World, meanwhile: Callable[[], None]) -> None:
-    """The author sleeps right before it writes the commit."""
+    """The writer sleeps right before it writes the commit."""
 
     def step(what: str, path: str) -> None:
         if what == "commit" and path.startswith(world.store.location.child("epochs").uri + " "):
@@ -212,7 +212,7 @@ def at_commit_of(world: World, meanwhile: Callable[[], None]) -> None:
 
 
 def many_rows(world: World, at_ms: int = 4_000_000_000_000) -> None:
-    """Another driver takes over, goes on for a while and tidies up, long after or at `at_ms`."""
+    """Another driver takes over, renews its lease for a while and trims the log, much later or at `at_ms`."""
     world.begin()
     for _ in range(ENOUGH):
         world.store.log.renew(world.line.incarnation, 30_000)
@@ -221,7 +221,7 @@ def many_rows(world: World, at_ms: int = 4_000_000_000_000) -> None:
 
 
 def versions_of(world: World) -> list[int]:
-    """Of the log, whose commits are there."""
+    """Return the versions of the log whose commits are there."""
     return sorted(int(path.stem) for path in commit_file(world, 0).parent.glob("*.json"))
 
 

@@ -1,4 +1,4 @@
-"""State tables and staged tables say what the manifests say: their own logs may be damaged, and a start makes them anew."""
+"""State tables and staged tables follow the manifests: a start creates their logs again if they are damaged."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def hole(log: Path) -> None:
     commits(log)[2].unlink()
 
 
-def never_decided(log: Path) -> None:
-    """A flipped digit: the table claims an epoch far ahead, and would never be materialized again."""
+def never_committed(log: Path) -> None:
+    """Flip a digit: the table claims an epoch far ahead, and would never be materialized again."""
     newest = commits(log)[-1]
     lines = [json.loads(line) for line in newest.read_text().splitlines()]
     for line in lines:
@@ -70,8 +70,10 @@ def shown(store: Store, version: int | None = None) -> set[str]:
     return set(live_files(DeltaTable(location.uri, version=version)))
 
 
-@pytest.mark.parametrize("damage", [garbage, cut, without_its_beginning, hole, never_decided, no_action])
-def test_a_start_makes_a_damaged_state_log_and_outbox_log_anew(pristine: World, tmp_path: Path, damage: Damage) -> None:
+@pytest.mark.parametrize("damage", [garbage, cut, without_its_beginning, hole, never_committed, no_action])
+def test_a_start_creates_damaged_logs_of_state_and_staged_tables_again(
+    pristine: World, tmp_path: Path, damage: Damage
+) -> None:
     shutil.copytree(pristine.store.location.uri, tmp_path / "store")
     for log in ("state/totals/_delta_log", "edges/out/_delta_log"):
         damage(tmp_path / "store" / log)
@@ -92,17 +94,17 @@ def test_a_start_makes_a_damaged_state_log_and_outbox_log_anew(pristine: World, 
     assert as_dict(store.state(OPERATOR).read(3)) == {"a": 2, "c": 3}
 
 
-def test_what_was_damaged_is_kept_beside_the_table(pristine: World, tmp_path: Path) -> None:
+def test_the_damaged_log_is_kept_in_the_tables_folder(pristine: World, tmp_path: Path) -> None:
     shutil.copytree(pristine.store.location.uri, tmp_path / "store")
     state = tmp_path / "store/state/totals"
     garbage(state / "_delta_log")
     store = Store.open(str(tmp_path / "store"), JOB)
     store.materialize(store.log.begin_incarnation(ELSEWHERE, takeover=True).manifest)
-    (aside,) = state.glob("_damaged_delta_log-*")
-    assert b"garbage" in commits(aside)[1].read_bytes()
+    (copy,) = state.glob("_damaged_delta_log-*")
+    assert b"garbage" in commits(copy)[1].read_bytes()
 
 
-def test_a_replaced_driver_does_not_make_a_table_anew(pristine: World, tmp_path: Path) -> None:
+def test_a_fenced_driver_does_not_create_a_table_again(pristine: World, tmp_path: Path) -> None:
     shutil.copytree(pristine.store.location.uri, tmp_path / "store")
     old, new = (Store.open(str(tmp_path / "store"), JOB) for _ in range(2))
     point = old.log.begin_incarnation(ELSEWHERE, takeover=True)

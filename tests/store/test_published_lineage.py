@@ -1,4 +1,4 @@
-"""What a sink has is decided on the lineage: a number below the newest acknowledged one is no answer."""
+"""Published epochs of a sink follow the lineage: a number below the newest acknowledged one proves nothing."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def ack(world: World, epoch: int) -> None:
     world.store.log.record_acks(world.line.incarnation, [SinkAck(sink=SINK, epoch=epoch)])
 
 
-def abandoned_branch(world: World) -> None:
-    """1 is published, 2 and 3 are not; somebody goes back to 1, and 4 is published."""
+def diverged_branch(world: World) -> None:
+    """Publish 1, not 2 and 3; then restore 1, and publish 4."""
     for value in (1, 2, 3):
         world.epoch({"a": value}, acked=1 if value == 3 else 0)
     world.begin(1)
@@ -33,19 +33,19 @@ def abandoned_branch(world: World) -> None:
     ack(world, 4)
 
 
-def owed(world: World) -> list[int]:
+def unpublished(world: World) -> list[int]:
     return world.store.reopened().log.state().unacked(SINK)
 
 
-def test_an_epoch_of_another_branch_is_not_published_because_its_number_is_lower(world: World) -> None:
-    abandoned_branch(world)
-    assert owed(world) == [2, 3]
+def test_a_lower_number_on_another_branch_is_not_published(world: World) -> None:
+    diverged_branch(world)
+    assert unpublished(world) == [2, 3]
 
 
-def test_whoever_goes_on_from_rows_that_a_sink_cannot_be_given_any_more_is_refused_and_told_where_to_go(
+def test_a_restore_of_epochs_that_a_sink_can_no_longer_get_is_refused_with_advice(
     world: World,
 ) -> None:
-    abandoned_branch(world)
+    diverged_branch(world)
     before = world.store.log.state()
     with pytest.raises(PublishConflict, match="not known to have epochs 2 and 3") as caught:
         world.begin(3)
@@ -55,25 +55,25 @@ def test_whoever_goes_on_from_rows_that_a_sink_cannot_be_given_any_more_is_refus
     assert world.begin().manifest.epoch == 1
 
 
-def test_an_acknowledged_epoch_acknowledges_what_it_stands_on(world: World) -> None:
+def test_an_acknowledged_epoch_acknowledges_its_ancestors(world: World) -> None:
     for value in (1, 2, 3):
         world.epoch({"a": value})
     ack(world, 2)
-    assert owed(world) == [3]
+    assert unpublished(world) == [3]
 
 
-def test_what_a_sink_has_outlives_the_rows_that_said_so(world: World) -> None:
-    abandoned_branch(world)
+def test_the_published_epochs_of_a_sink_outlive_the_rows_of_their_acknowledgements(world: World) -> None:
+    diverged_branch(world)
     world.store.log.add_savepoint("kept", 3)
     world.begin()
     world.epoch({"a": 5})
     for _ in range(3):
         world.store.retain(Retention(keep_last=1, slack=0))
-    assert owed(world) == [2, 3, 5]
+    assert unpublished(world) == [2, 3, 5]
     assert sorted(world.store.log.state().by_id) == [2, 3, 4, 5]
 
 
-def test_an_epoch_that_a_sink_may_have_of_another_branch_is_named_for_each_one_that_is_due(world: World) -> None:
+def test_each_unpublished_epoch_names_the_diverged_ones_that_a_sink_may_have(world: World) -> None:
     for value in (1, 2, 3):
         world.epoch({"a": value}, acked=1 if value == 3 else 0)
     world.begin(1)
@@ -83,7 +83,7 @@ def test_an_epoch_that_a_sink_may_have_of_another_branch_is_named_for_each_one_t
     assert point.beside == {2: (4,), 3: (4,)}
 
 
-def test_lost_epochs_stand_on_the_newest_one_only_if_its_incarnation_decided_them(world: World) -> None:
+def test_lost_epochs_descend_from_the_newest_one_only_if_its_incarnation_committed_them(world: World) -> None:
     for value in (1, 2):
         world.epoch({"a": value}, acked=1 if value == 2 else 0)
     world.store.log.release(1)
@@ -92,8 +92,8 @@ def test_lost_epochs_stand_on_the_newest_one_only_if_its_incarnation_decided_the
     assert world.begin().beside == {2: (5, 6)}
 
 
-def test_a_loss_that_was_accepted_for_one_sink_does_not_vouch_for_the_epochs_of_another(world: World) -> None:
-    """Incarnation 2 is lost: it may have gone back to epoch 1 before it decided what the second sink has."""
+def test_an_accepted_loss_of_one_sink_proves_nothing_for_another(world: World) -> None:
+    """Incarnation 2 is lost: it may have restored epoch 1 before it committed the second sink's epoch."""
     for value in (1, 2):
         world.epoch({"a": value}, acked=1 if value == 2 else 0)
     world.store.log.release(1)
@@ -103,17 +103,15 @@ def test_a_loss_that_was_accepted_for_one_sink_does_not_vouch_for_the_epochs_of_
 
 
 @pytest.mark.parametrize("newer", [False, True], ids=["nothing", "a newer epoch"])
-def test_once_a_loss_was_accepted_a_sink_is_not_known_to_have_what_is_beside_the_newest_epoch(
-    world: World, newer: bool
-) -> None:
-    """It was taken back to epoch 1. Whoever wants 2 all the same is refused, whatever was published since."""
+def test_after_an_accepted_loss_diverged_epochs_are_not_known_to_be_published(world: World, newer: bool) -> None:
+    """The loss reset the sink to epoch 1. A restore of 2 is refused, for any epoch published since."""
     world.epoch({"a": 1})
     world.epoch({"a": 2}, acked=1)
     ack(world, 2)
     world.begin(1)
     world.store.log.release(world.line.incarnation, "stopped")
     world.store.log.accept_loss(3, world.line.incarnation)
-    assert owed(world) == [2]
+    assert unpublished(world) == [2]
     world.begin()
     if newer:
         world.epoch({"a": 4})
@@ -124,7 +122,7 @@ def test_once_a_loss_was_accepted_a_sink_is_not_known_to_have_what_is_beside_the
     assert "job.start(restore=1)" in caught.value.hint
 
 
-def test_retention_keeps_what_leads_to_an_epoch_that_is_owed(world: World) -> None:
+def test_retention_keeps_the_descendants_of_an_unpublished_epoch(world: World) -> None:
     world.epoch({"a": 1}, full=True)
     for value in range(2, 8):
         world.epoch_that_holds_back({"a": value})
@@ -140,7 +138,7 @@ def brief(epoch: int, base: int) -> EpochBrief:
     )  # fmt: skip
 
 
-def test_a_sum_says_nothing_of_later_epochs_and_takes_nothing_back() -> None:
+def test_a_fold_changes_neither_later_epochs_nor_acknowledged_ones() -> None:
     debts = Debts({}, {})
     for each in (brief(1, 0), brief(2, 1)):
         debts.take_in(each)

@@ -1,4 +1,4 @@
-"""P4: at most one incarnation can complete an epoch, and a decided epoch stays decided."""
+"""P4: at most one incarnation can commit an epoch, and a committed epoch stays committed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_zombie_that_saw_nothing_loses_the_compare_and_swap(
     commit = delta_log.commit
 
     def raced(*args: object, **kwargs: object) -> int:
-        # The zombie has read the log and checked the fence; only now somebody takes over.
+        # The zombie has read the log and checked the fence; only now another driver takes over.
         monkeypatch.setattr(delta_log, "commit", commit)
         World(tmp_path / "store").begin(takeover=True)
         return commit(*args, **kwargs)  # type: ignore[arg-type]
@@ -130,7 +130,7 @@ def test_an_error_after_the_commit_landed_is_a_success(world: World, monkeypatch
     assert world.store.log.state().latest == 1
 
 
-def test_an_error_before_the_commit_is_unreachable_and_can_be_tried_again(
+def test_an_error_before_the_commit_is_unreachable_and_can_be_retried(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.begin()
@@ -157,12 +157,12 @@ def test_committing_the_same_manifest_again_changes_nothing(world: World) -> Non
     assert [brief.epoch for brief in world.store.log.state().epochs] == [1]
 
 
-def test_another_manifest_for_a_decided_epoch_is_refused(world: World) -> None:
+def test_another_manifest_for_a_committed_epoch_is_refused(world: World) -> None:
     world.begin()
     world.epoch({"a": 1}, materialize=False)
     world.last, world.line.base = 0, 0
     with pytest.raises(RunFailed, match="does not extend"):
-        world.decide(world.manifest())
+        world.commit(world.manifest())
 
 
 def test_a_manifest_that_skips_the_newest_epoch_is_refused(world: World) -> None:
@@ -173,7 +173,7 @@ def test_a_manifest_that_skips_the_newest_epoch_is_refused(world: World) -> None
         world.store.log.commit_epoch(stale)
 
 
-def test_a_sleeper_whose_version_was_cleaned_up_does_not_believe_its_commit(
+def test_a_sleeper_whose_version_was_cleaned_up_does_not_count_its_commit(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.begin()
@@ -228,7 +228,7 @@ def test_many_writers_lose_nothing_and_share_one_order(world: World, tmp_path: P
         assert order == sorted(order, key=lambda brief: int(brief.split(f'"{name}-')[1].split('"')[0]))
 
 
-def test_a_second_driver_is_refused_while_the_lease_lives(world: World, tmp_path: Path) -> None:
+def test_a_second_driver_is_refused_until_the_lease_expires(world: World, tmp_path: Path) -> None:
     world.begin(lease_ms=10_000)
     second = World(tmp_path / "store", world.clock)
     with pytest.raises(StoreInUse) as caught:
@@ -246,7 +246,7 @@ def test_a_lease_that_ran_out_is_free(world: World, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("renewal", ["heartbeat", "epoch"])
-def test_signs_of_life_renew_the_lease(world: World, tmp_path: Path, renewal: str) -> None:
+def test_commits_and_renewals_extend_the_lease(world: World, tmp_path: Path, renewal: str) -> None:
     world.begin(lease_ms=10_000)
     world.clock.ms += 9_000
     if renewal == "heartbeat":
@@ -264,8 +264,8 @@ def test_a_clean_stop_frees_the_lease_at_once(world: World, tmp_path: Path) -> N
     assert World(tmp_path / "store", world.clock).begin(takeover=False).incarnation == 2
 
 
-def test_a_renewal_that_comes_behind_the_release_does_not_take_the_lease_back(world: World, tmp_path: Path) -> None:
-    """The thread that renews is not waited for: it may have looked before the stop and write after it."""
+def test_a_renewal_after_the_release_does_not_acquire_the_lease_again(world: World, tmp_path: Path) -> None:
+    """The run does not wait for the thread that renews: it may have read before the stop and write after it."""
     world.begin(lease_ms=10_000)
     world.store.log.release(1)
     token = world.store.log.state().lease_token
@@ -274,14 +274,14 @@ def test_a_renewal_that_comes_behind_the_release_does_not_take_the_lease_back(wo
     assert World(tmp_path / "store", world.clock).begin(takeover=False).incarnation == 2
 
 
-def test_a_commit_that_comes_behind_the_release_does_not_take_the_lease_back(world: World, tmp_path: Path) -> None:
-    """A commit without an answer goes on, and may land after the run has ended."""
+def test_a_commit_after_the_release_does_not_acquire_the_lease_again(world: World, tmp_path: Path) -> None:
+    """A commit without an answer continues, and may land after the run has ended."""
     world.begin(lease_ms=10_000)
     world.epoch({"a": 1})
     world.snapshot({"a": 2})
     late = world.manifest()
     world.store.log.release(1)
-    world.decide(late)
+    world.commit(late)
     assert world.store.log.state().is_free
     following = World(tmp_path / "store", world.clock).store.log.begin_incarnation(ELSEWHERE)
     assert (following.incarnation, following.manifest.epoch) == (2, late.epoch)
@@ -344,15 +344,13 @@ def test_two_candidates_for_one_free_lease_get_different_incarnations(tmp_path: 
     assert first.store.log.state() == second.store.log.state()
 
 
-def test_a_driver_that_verifies_files_while_another_one_starts_gets_no_incarnation_of_the_same_number(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The check of files that lie outside of the store reads the log, and with it the other driver's row."""
+def test_a_start_that_verifies_files_loses_to_a_concurrent_start(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check of files outside of the store reads the log, and with it the other driver's row."""
     world.begin()
     world.snapshot({"a": 1})
     manifest = world.manifest()
     elsewhere = {"root": world.store.staged(SINK).location.uri}
-    world.decide(manifest.model_copy(update={"outputs": {SINK: manifest.outputs[SINK].model_copy(update=elsewhere)}}))
+    world.commit(manifest.model_copy(update={"outputs": {SINK: manifest.outputs[SINK].model_copy(update=elsewhere)}}))
     world.store.log.release(1)
     first, second = world.store.reopened().log, world.store.reopened().log
     verify, began = first.verify, list[int]()
@@ -385,9 +383,7 @@ def test_an_incarnation_whose_acknowledgement_failed_is_the_runs_own(
     assert world.store.log.own_incarnation == 2
 
 
-def test_a_row_counts_although_the_store_is_away_when_the_log_is_folded(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_counts_although_the_fold_after_it_meets_an_outage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.begin()
     world.epoch({"a": 1})
     world.store.log.add_savepoint("kept", 1)

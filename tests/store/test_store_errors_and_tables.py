@@ -1,4 +1,4 @@
-"""What an operator reads in an error of the store, and what tables keep when they are made anew."""
+"""Errors of the store name their context, and re-created tables keep their settings."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_an_operator_without_state_is_refused_with_those_that_have_some(world: W
     assert refused.value.context["operators"] == OPERATOR
 
 
-def test_times_in_errors_are_of_utc_wherever_the_driver_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_in_errors_are_utc_in_any_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("TZ", "Asia/Tokyo")
         time.tzset()
@@ -70,27 +70,27 @@ def test_times_in_errors_are_of_utc_wherever_the_driver_is(monkeypatch: pytest.M
     assert fenced.value.context["since"] == "1970-01-01 00:00:00 UTC"
 
 
-def test_whoever_holds_the_store_is_told_with_name_process_and_host() -> None:
+def test_a_holder_is_printed_with_name_process_and_host() -> None:
     holder = Holder(host="h", boot_id="b", pid=7, pid_start=1, name="job")
 
     assert str(holder) == "job (process 7 on h)"
     assert str(holder.model_copy(update={"name": ""})) == "(process 7 on h)"
 
 
-def test_the_log_remembers_who_ran_each_incarnation(world: World) -> None:
+def test_the_log_has_the_holder_of_each_incarnation(world: World) -> None:
     (begun,) = world.store.log.state().incarnations
 
     assert begun.holder == str(ELSEWHERE)
 
 
-def test_a_row_that_asks_for_a_handover_says_of_which_incarnation() -> None:
+def test_a_handover_request_names_its_incarnation() -> None:
     row = proposals.handover(LogState(incarnation=3), 3)
 
     assert row is not None
     assert row.incarnation == 3
 
 
-def test_damage_that_a_check_finds_is_told_with_the_epoch_it_is_in(world: World) -> None:
+def test_damage_that_a_check_finds_is_reported_with_its_epoch(world: World) -> None:
     location, file = world.store.state(OPERATOR).location, world.line.chain[0]
     (Path(location.uri) / file.path).write_bytes(b"")
 
@@ -134,7 +134,7 @@ def test_a_table_whose_columns_cannot_be_changed_is_an_outage_of_that_place(
     assert failed.value.context["location"] == table.location.uri
 
 
-def test_a_table_that_is_made_anew_keeps_its_partitions(tmp_path: Path) -> None:
+def test_a_re_created_table_keeps_its_partitions(tmp_path: Path) -> None:
     location = Location(str(tmp_path / "table"))
     columns = {"part": pa.string(), "value": pa.string()}
     delta_log.create_table(location, pa.schema(columns), "a table", ["part"])
@@ -144,14 +144,14 @@ def test_a_table_that_is_made_anew_keeps_its_partitions(tmp_path: Path) -> None:
     assert DeltaTable(location.uri).metadata().partition_columns == ["part"]
 
 
-def test_an_epoch_without_rows_of_a_sink_is_read_as_no_rows(world: World) -> None:
-    world.decide(world.manifest(stage=False))
+def test_an_epoch_without_rows_of_a_sink_reads_as_an_empty_table(world: World) -> None:
+    world.commit(world.manifest(stage=False))
 
     assert world.store.staged(SINK).read(2).num_rows == 0
 
 
-def test_files_that_go_several_at_a_time_all_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in an object store, where each takes a request."""
+def test_files_deleted_in_parallel_are_all_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in an object store, where each file needs a request."""
     names = [f"{number}.txt" for number in range(5)]
     for name in names:
         (tmp_path / name).write_text("")
@@ -162,19 +162,19 @@ def test_files_that_go_several_at_a_time_all_go(tmp_path: Path, monkeypatch: pyt
     assert [path.name for path in tmp_path.iterdir()] == names[:1]
 
 
-def test_a_store_is_looked_at_with_the_options_that_were_given(world: World) -> None:
+def test_a_store_is_inspected_with_the_given_options(world: World) -> None:
     options = {"allow_unsafe_rename": "true"}
 
     assert existing_store(world.store.location.uri, options).location.storage_options == options
 
 
-def test_a_store_is_opened_with_the_options_that_were_given(tmp_path: Path) -> None:
+def test_a_store_is_opened_with_the_given_options(tmp_path: Path) -> None:
     options = {"allow_unsafe_rename": "true"}
 
     assert Store.open(str(tmp_path / "store"), "job", options).location.storage_options == options
 
 
-def test_a_table_is_made_with_the_properties_that_keep_its_history(tmp_path: Path) -> None:
+def test_a_table_is_created_with_the_properties_that_keep_its_history(tmp_path: Path) -> None:
     location = Location(str(tmp_path / "table"))
     delta_log.create_table(location, pa.schema({"value": pa.string()}), "a table")
 
@@ -199,7 +199,7 @@ def test_a_bit_that_flips_in_the_rows_is_found_without_a_digest(tmp_path: Path) 
         location.read_table("a.parquet")
 
 
-def test_a_part_of_a_committed_file_is_read_only_if_all_of_it_is_what_was_committed(world: World) -> None:
+def test_a_part_of_a_committed_file_is_read_only_if_the_whole_file_is_intact(world: World) -> None:
     location, file = world.store.state(OPERATOR).location, world.line.chain[0]
     location.write_table(file.path, pa.table({"value": ["another"]}))
 
@@ -207,7 +207,7 @@ def test_a_part_of_a_committed_file_is_read_only_if_all_of_it_is_what_was_commit
         location.read_table(file.path, row_groups=[0], expected=file)
 
 
-def test_damage_to_a_file_whose_columns_are_asked_for_says_what_was_committed(world: World) -> None:
+def test_damage_found_while_reading_a_schema_names_the_committed_size(world: World) -> None:
     location, file = world.store.state(OPERATOR).location, world.line.chain[0]
     (Path(location.uri) / file.path).write_bytes(b"")
 
@@ -217,7 +217,7 @@ def test_damage_to_a_file_whose_columns_are_asked_for_says_what_was_committed(wo
     assert found.value.context["expected"] == f"{file.size_bytes} bytes"
 
 
-def test_damage_to_state_is_told_with_the_operator(world: World) -> None:
+def test_damage_to_state_is_reported_with_its_operator(world: World) -> None:
     location, file = world.store.state(OPERATOR).location, world.line.chain[0]
     (Path(location.uri) / file.path).unlink()
 
@@ -227,7 +227,7 @@ def test_damage_to_state_is_told_with_the_operator(world: World) -> None:
     assert found.value.context["operator"] == OPERATOR
 
 
-def test_a_table_that_shows_what_was_never_decided_is_named(world: World, tmp_path: Path) -> None:
+def test_a_table_ahead_of_the_log_is_named(world: World, tmp_path: Path) -> None:
     table, log = world.store.staged(SINK).table, World(tmp_path / "empty").store.log
 
     with pytest.raises(LogDamaged) as found:
@@ -245,14 +245,14 @@ def test_a_table_whose_columns_have_other_types_is_named(world: World) -> None:
     assert refused.value.context["table"] == table.location.uri
 
 
-def test_files_of_an_edge_carry_the_statistics_that_tasks_took(world: World) -> None:
+def test_files_of_an_edge_have_the_statistics_of_their_tasks(world: World) -> None:
     table = DeltaTable(world.store.edge(EDGE).location.uri)
 
     assert pa.table(table.get_add_actions(flatten=True)).column("num_records").to_pylist() == [1]
 
 
 def test_a_log_with_another_row_than_the_one_that_was_acknowledged_is_damaged(world: World) -> None:
-    """Its rows are complete, and there are as many."""
+    """The log has as many rows, and no gap."""
     table = LogTable.open(world.store.location.child("epochs"), world.clock, create=False)
     assert table is not None
     table.refresh()
@@ -264,7 +264,7 @@ def test_a_log_with_another_row_than_the_one_that_was_acknowledged_is_damaged(wo
         refuse_if_lacking(files, newest.seq, replace(newest.acknowledged, seal="0" * 32), "log")
 
 
-def test_a_field_that_only_another_version_knows_is_named(world: World) -> None:
+def test_a_field_of_another_version_is_named(world: World) -> None:
     body = world.store.log.manifest(1).model_dump(mode="json")
     body["operators"][OPERATOR]["novel"] = 1
     table = LogTable.open(world.store.location.child("epochs"), world.clock, create=False)
@@ -302,7 +302,7 @@ def test_a_log_with_columns_of_another_version_is_refused_with_them(tmp_path: Pa
     assert refused.value.context["columns"] == ", ".join(columns)
 
 
-def test_where_no_epoch_is_kept_an_error_says_none() -> None:
+def test_errors_of_a_log_without_epochs_say_none() -> None:
     with pytest.raises(EpochNotFound) as restored:
         resolve(LogState(incarnation=1), 7)
     with pytest.raises(EpochNotFound) as named:
@@ -311,7 +311,7 @@ def test_where_no_epoch_is_kept_an_error_says_none() -> None:
     assert restored.value.context["kept"] == named.value.context["kept"] == "none"
 
 
-def test_a_store_whose_creation_was_cut_short_says_what_completes_it(tmp_path: Path) -> None:
+def test_the_error_of_a_partly_created_store_says_how_to_complete_it(tmp_path: Path) -> None:
     location = Location(str(tmp_path / "store"))
     LogTable.open(location.child("epochs"), Clock(), create=True)
 
@@ -321,12 +321,12 @@ def test_a_store_whose_creation_was_cut_short_says_what_completes_it(tmp_path: P
     assert "start the job" in str(refused.value.hint)
 
 
-def test_a_store_of_a_job_with_a_name_that_is_none_says_so(tmp_path: Path) -> None:
+def test_an_invalid_job_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigInvalid, match="job name"):
         Store(Location(str(tmp_path / "store")), "../x")
 
 
-def test_whoever_waits_in_vain_is_told_for_what() -> None:
+def test_a_timed_out_wait_names_its_lock() -> None:
     turns, taken, over = Turns("the job's log", wait_s=0.01), threading.Event(), threading.Event()
 
     def never_comes_back() -> None:
@@ -355,7 +355,7 @@ def test_a_folder_that_cannot_be_listed_is_named(world: World, monkeypatch: pyte
     assert failed.value.context["path"] == "epochs"
 
 
-def test_a_file_with_fewer_rows_than_were_committed_says_both_numbers(world: World) -> None:
+def test_the_error_of_a_file_with_too_few_rows_has_both_numbers(world: World) -> None:
     with pytest.raises(EpochDamaged, match="has 1 row, 2 were committed"):
         world.store.state(OPERATOR).location.read_committed(world.line.chain[0], 2)
 
@@ -372,8 +372,8 @@ def test_logs_of_every_kind_of_table_are_trimmed_once_in_a_while(world: World, m
     assert trimmed == [each.location.uri for each in (store.staged(SINK), store.edge(EDGE), store.state(OPERATOR))]
 
 
-def test_a_table_that_is_made_anew_makes_no_checkpoint_by_itself(tmp_path: Path) -> None:
-    """The store makes them, where it is durable and in no commit's way."""
+def test_re_creating_a_table_writes_no_checkpoint(tmp_path: Path) -> None:
+    """The store writes checkpoints, durably and outside of commits."""
     location, columns = Location(str(tmp_path / "table")), pa.schema({"value": pa.string()})
     delta_log.create_table(location, columns, "a table")
 
