@@ -14,7 +14,7 @@ from tests.store.store_world import SINK, World
 
 @dataclass
 class Answer:
-    """What one command did."""
+    """Result of one command."""
 
     code: int
     out: str
@@ -26,7 +26,7 @@ class Answer:
 
 
 class CommandLine:
-    """Runs `spark-ckpt` commands and keeps what they print."""
+    """Run `spark-ckpt` commands and capture their output."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
@@ -39,7 +39,7 @@ class CommandLine:
 
 
 def three_epochs(folder) -> World:
-    """Epochs 1 to 3; the sink has epoch 1 only."""
+    """Create epochs 1 to 3; the sink has only epoch 1."""
     world = World(folder)
     world.begin()
     world.epoch({"a": 1, "b": 2})
@@ -49,7 +49,7 @@ def three_epochs(folder) -> World:
 
 
 def moved_to(world: World, folder) -> World:
-    """The same world over a copy of its store."""
+    """Return the same world on a copy of its store."""
     again = World(folder, copy(world.clock))
     again.expected, again.chains, again.line, again.last = deepcopy(
         (world.expected, world.chains, world.line, world.last)
@@ -58,7 +58,7 @@ def moved_to(world: World, folder) -> World:
 
 
 def two_branches(folder) -> World:
-    """Epochs 1 to 3 all published, then back to epoch 1, and epochs 4 and 5 on top of it, 4 published."""
+    """Publish epochs 1 to 3, restore epoch 1, and add epochs 4 and 5, with 4 published."""
     world = three_epochs(folder)
     world.store.log.record_acks(world.line.incarnation, [_ack(3)])
     world.begin(restore=1)

@@ -17,7 +17,7 @@ def kept(tmp_path_factory):
 
 @pytest.fixture
 def world(kept, tmp_path):
-    """A copy of a store that was written once."""
+    """Return a copy of a store that is written once."""
     shutil.copytree(kept.store.location.local, tmp_path / "store")
     return moved_to(kept, tmp_path / "store")
 

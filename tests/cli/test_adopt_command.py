@@ -1,4 +1,4 @@
-"""`spark-ckpt adopt`: what it tells, and that a dry run writes nothing."""
+"""Output of `spark-ckpt adopt`; a dry run writes nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def adopt(query: WrittenQuery, *more: str) -> int:
     return exit_code(["adopt", str(query.folder), store, "--job", JOB, "--source", "clicks", *more])
 
 
-def test_it_tells_where_the_job_goes_on_and_that_the_query_is_over(query, capsys):
+def test_adopt_prints_the_start_of_the_job_and_the_end_of_the_query(query, capsys):
     assert adopt(query) == 0
     assert capsys.readouterr().out.splitlines() == [
         "query 5d6e after batch 1, now epoch 1 of job orders",
@@ -35,31 +35,31 @@ def test_it_tells_where_the_job_goes_on_and_that_the_query_is_over(query, capsys
     ]
 
 
-def test_a_dry_run_tells_the_same_and_writes_nothing(query, capsys):
+def test_a_dry_run_prints_the_same_and_writes_nothing(query, capsys):
     before = content_of(query.folder.parent)
     assert adopt(query, "--dry-run") == 0
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     assert content_of(query.folder.parent) == before
-    assert "query 5d6e after batch 1\n" in told
-    assert "clicks/0 at 20" in told
-    assert told.endswith("Nothing was changed.\n")
+    assert "query 5d6e after batch 1\n" in printed
+    assert "clicks/0 at 20" in printed
+    assert printed.endswith("Nothing was changed.\n")
 
 
-def test_a_dry_run_refuses_what_the_command_would(query, capsys):
+def test_a_dry_run_refuses_the_same_as_the_command(query, capsys):
     (query.folder.parent / "store").mkdir()
     (query.folder.parent / "store" / "mine").write_text("x")
     assert adopt(query, "--dry-run") == 3
     assert "the store is not empty" in capsys.readouterr().err
 
 
-def test_what_was_not_finished_is_told(query, capsys):
+def test_unfinished_batches_are_reported(query, capsys):
     clicks(query, 30, commit=False)
     assert adopt(query, "--unfinished", "again", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["batch"], told["notes"]) == (1, ["batch 2 was begun and not committed: its rows are read again"])
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["batch"], printed["notes"]) == (1, ["batch 2 was begun and not committed: its rows are read again"])
 
 
-def test_the_epoch_is_shown_as_what_it_is(query, capsys):
+def test_the_adopted_epoch_is_marked_as_adopted(query, capsys):
     adopt(query)
     capsys.readouterr()
     assert exit_code(["show", str(query.folder.parent / "store"), "--json"]) == 0

@@ -1,4 +1,4 @@
-"""The demo's job and its oracle agree on every flight, and the oracle finds whatever is wrong."""
+"""The demo's job and its oracle agree on every flight, and the oracle finds every planted error."""
 
 import itertools
 import shutil
@@ -25,7 +25,7 @@ every_flight = cache(flights.load)
 
 
 class State:
-    """As much of a GroupState as the function uses."""
+    """The part of a GroupState that the function uses."""
 
     def __init__(self):
         self.getOption = None
@@ -40,7 +40,7 @@ def expected():
 
 
 def computed(every):
-    """The job's function over the flights of each `every`-th aircraft, in three calls each, as in three batches."""
+    """Run the job's function over the flights of each `every`-th aircraft, in three calls each, as in three batches."""
     rows = []
     for tailnum, group in itertools.islice(every_flight().groupby("tailnum"), 0, None, every):
         state = State()
@@ -50,7 +50,7 @@ def computed(every):
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-# Aircraft are computed one by one; the demo's own test compares all flights of a job on Spark.
+# One aircraft is computed at a time; the demo's own test compares all flights of a job on Spark.
 @pytest.mark.parametrize(("every", "flights_of_them"), [(20, None), pytest.param(1, 336_776, marks=pytest.mark.long)])
 def test_the_jobs_function_and_the_oracle_agree_on_every_flight(expected, every, flights_of_them):
     found = computed(every)
@@ -94,7 +94,7 @@ def test_one_wrong_row_of_all_is_found(expected, what, spoil):
     assert comparison.examples[0].startswith(what)
 
 
-def test_what_is_visible_in_the_middle_is_a_prefix_of_every_aircrafts_flights(expected):
+def test_partial_output_is_a_prefix_of_every_aircrafts_flights(expected):
     some = expected.head(10_000)
 
     assert story.some_output(expected, some[COLUMNS]).exact
@@ -122,7 +122,7 @@ def test_a_state_that_lacks_an_aircraft_is_caught(expected):
     assert not story.state(expected, state_of(expected, 10_000).drop(index=5), 10_000).exact
 
 
-def test_output_after_a_restore_holds_what_is_behind_the_state(expected):
+def test_output_after_a_restore_has_the_flights_after_the_state(expected):
     before, rest = state_of(expected, 10_000), expected.iloc[10_000:]
 
     assert story.output_after(expected, before, rest).exact
@@ -130,7 +130,7 @@ def test_output_after_a_restore_holds_what_is_behind_the_state(expected):
     assert story.output_after(expected, before, expected.iloc[9_999:]).unexpected == 1
 
 
-def test_flights_survive_their_way_through_json():
+def test_flights_survive_a_round_trip_through_json():
     few = every_flight().head(1000)
     values = [value for _, value in records(few)]
 
@@ -148,11 +148,11 @@ def test_a_demo_that_found_something_wrong_exits_non_zero(command, monkeypatch, 
     assert (answer.code, answer.json["exact"], answer.json["checks"]["output"]["missing"]) == (6, False, 1)
 
 
-def test_a_demo_that_checked_nothing_proved_nothing():
+def test_a_demo_without_checks_proves_nothing():
     assert not DemoReport().exact
 
 
-def test_a_driver_that_fails_is_told_with_the_end_of_its_log(tmp_path):
+def test_a_failed_driver_is_reported_with_the_end_of_its_log(tmp_path):
     with DriverProcess(["--no-such-option"], tmp_path / "driver.log") as driver:
         while driver.exit_code is None:
             time.sleep(0.05)
@@ -162,14 +162,14 @@ def test_a_driver_that_fails_is_told_with_the_end_of_its_log(tmp_path):
     assert "--store" in str(failed.value)
 
 
-def test_a_driver_is_never_left_behind(tmp_path):
+def test_a_driver_never_outlives_the_demo(tmp_path):
     with DriverProcess(["--help"], tmp_path / "driver.log") as driver:
         pass
 
     assert driver.exit_code is not None
 
 
-def test_a_driver_that_shows_itself_does_so_on_the_demos_stdout(tmp_path, capfd):
+def test_a_visible_driver_prints_to_the_demos_stdout(tmp_path, capfd):
     with DriverProcess(["--help"], tmp_path / "driver.log", progress=True) as driver:
         while driver.exit_code is None:
             time.sleep(0.05)
@@ -178,14 +178,14 @@ def test_a_driver_that_shows_itself_does_so_on_the_demos_stdout(tmp_path, capfd)
     assert (tmp_path / "driver.log").read_text() == ""
 
 
-def test_what_a_program_reads_has_no_pictures_in_it(command):
+def test_json_output_has_no_pictures(command):
     answer = command("demo", "--json", "--progress")
 
     assert (answer.code, "--progress" in answer.err) == (2, True)
 
 
 @pytest.mark.parametrize("arguments", [["--kafka", "nonsense"], ["--kafka", "127.0.0.1:9"]])
-def test_a_demo_that_cannot_begin_leaves_nothing_behind(command, monkeypatch, tmp_path, arguments):
+def test_a_demo_that_cannot_begin_leaves_no_files(command, monkeypatch, tmp_path, arguments):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("spark_ckpt_demo.topics.KafkaTopics.create", refuse)
 

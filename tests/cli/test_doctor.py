@@ -1,4 +1,4 @@
-"""The doctor finds what is wrong, says what to do, and leaves no trace."""
+"""The doctor finds defects, gives advice, and leaves no files."""
 
 import threading
 import tomllib
@@ -37,7 +37,7 @@ def test_the_packages_and_bounds_are_those_of_the_project():
         assert {f"{package.name}{bounds}", f"{package.name}=={package.oldest}"} & written, package
 
 
-def test_a_machine_without_java_fails_with_what_to_do(command, monkeypatch, tmp_path, fresh_java):
+def test_a_machine_without_java_fails_with_advice(command, monkeypatch, tmp_path, fresh_java):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
 
     answer = command("doctor", "--json")
@@ -78,7 +78,7 @@ def test_missing_jars_are_a_warning_and_nothing_is_downloaded(monkeypatch, tmp_p
     assert not list(tmp_path.rglob("*.jar"))
 
 
-def test_a_good_store_is_left_as_it_was(command, world):
+def test_a_good_store_is_not_changed(command, world):
     folder = Path(world.store.location.uri)
     before = sorted(folder.rglob("*"))
 
@@ -96,20 +96,20 @@ def test_the_store_of_an_outbox_is_good(command, tmp_path):
     assert (found["store"]["status"], found["store"]["detail"].split(",")[0]) == ("ok", "outbox orders")
 
 
-def test_a_place_for_a_new_store_is_fine_and_stays_empty(command, tmp_path):
+def test_an_empty_place_for_a_new_store_is_good_and_stays_empty(command, tmp_path):
     found = findings(command("doctor", "--store", tmp_path / "new", "--json"))
 
     assert {found[name]["status"] for name in ("store", "store writes")} == {"ok"}
     assert not (tmp_path / "new").exists()
 
 
-def test_a_folder_with_other_things_is_no_place_for_a_store(command, tmp_path):
+def test_a_folder_with_other_content_is_refused(command, tmp_path):
     (tmp_path / "letter.txt").write_text("dear")
 
     assert findings(command("doctor", "--store", tmp_path, "--json"))["store"]["status"] == "fail"
 
 
-def test_a_store_that_cannot_be_written_fails_with_what_to_do(command, tmp_path):
+def test_a_store_that_cannot_be_written_fails_with_advice(command, tmp_path):
     (tmp_path / "file").write_text("not a folder")
 
     found = findings(command("doctor", "--store", tmp_path / "file" / "store", "--json"))
@@ -131,8 +131,8 @@ def writes_in(folder):
     return found
 
 
-def test_a_place_where_two_writers_both_win_is_refused(monkeypatch, tmp_path):
-    """Planted: commits that do not compare before they swap, as on an object store without conditional puts."""
+def test_a_place_where_two_writers_both_commit_is_refused(monkeypatch, tmp_path):
+    """Planted: commits without compare-and-swap, as on an object store without conditional puts."""
     commit = delta_log.commit
 
     def blind(table, location, actions, schema):
@@ -143,7 +143,7 @@ def test_a_place_where_two_writers_both_win_is_refused(monkeypatch, tmp_path):
     assert writes_in(tmp_path).status == "fail"
 
 
-def test_a_place_where_neither_of_two_writers_wins_is_refused(monkeypatch, tmp_path):
+def test_a_place_where_neither_of_two_writers_commits_is_refused(monkeypatch, tmp_path):
     def loses(*_):
         raise delta_log.CommitLost("refused")
 
@@ -153,8 +153,8 @@ def test_a_place_where_neither_of_two_writers_wins_is_refused(monkeypatch, tmp_p
     assert (found.status, "neither" in found.detail) == ("fail", True)
 
 
-def test_a_place_where_both_win_only_at_the_same_moment_is_refused(monkeypatch, tmp_path):
-    """Planted: whoever comes later is refused, but two who look at the same moment both find nothing, and write."""
+def test_a_place_where_both_commit_only_at_the_same_moment_is_refused(monkeypatch, tmp_path):
+    """Planted: a later writer is refused, but two that read at the same moment both find nothing, and write."""
     commit, both_looked = delta_log.commit, threading.Barrier(2)
     in_turn = iter(("first", "second"))
 
@@ -170,7 +170,7 @@ def test_a_place_where_both_win_only_at_the_same_moment_is_refused(monkeypatch, 
     assert (found.status, "race 1" in found.detail) == ("fail", True)
 
 
-def test_a_broker_that_does_not_answer_is_told_with_what_to_do(command):
+def test_a_broker_that_does_not_answer_is_reported_with_advice(command):
     found = findings(command("doctor", "--kafka", "127.0.0.1:9", "--json"))
 
     assert found["kafka"]["status"] == "fail"

@@ -1,4 +1,4 @@
-"""`verify`, `doctor` and the restore plan read what sources keep in the store, as every start does."""
+"""`verify`, `doctor` and the restore plan read the ledgers of sources in the store, as every start does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Inbox:
         return [Path(self.uri, "sources", "rows", str(name)) for name in names]  # type: ignore[union-attr]
 
     def start(self, epoch: int, **options: bool) -> None:
-        """What a start that restores `epoch` asks of the source."""
+        """Call the source as a start that restores `epoch` does."""
         source = FilesSource(str(self.folder), "csv", "id long", header=False, **options)
         source.remember_in(self.world.store.location.child("sources", "rows"))
         cursors = {each: self.world.store.log.manifest(each).cursors["rows"] for each in (epoch, 3)}
@@ -61,7 +61,7 @@ DAMAGES = {"cut": lambda whole: whole[:-7], "empty": lambda whole: b"", "gone": 
 
 @pytest.fixture(params=sorted(DAMAGES))
 def newest(request: pytest.FixtureRequest, inbox: Inbox) -> Path:
-    """The newest segment, which only epoch 3 needs, damaged."""
+    """Return the newest segment, which only epoch 3 needs, damaged."""
     segment = next(each for each in inbox.segments(3) if each not in inbox.segments(2))
     change = DAMAGES[request.param]
     if change is None:
@@ -83,7 +83,7 @@ def test_verify_reads_the_ledger_that_a_start_reads(command, inbox: Inbox, newes
     assert newest.name in answer.json["epochs"][2]["damage"]
 
 
-def test_a_whole_ledger_is_whole(command, inbox: Inbox) -> None:
+def test_an_intact_ledger_is_reported_as_intact(command, inbox: Inbox) -> None:
     answer = command("verify", inbox.uri, "--deep", "--json")
 
     assert (answer.code, answer.json["whole"], answer.json["unchecked_sources"]) == (0, True, [])
@@ -96,14 +96,14 @@ def test_doctor_finds_the_damaged_ledger_of_the_newest_epoch(command, inbox: Inb
     assert (answer.code, found["status"], newest.name in found["detail"]) == (10, "fail", True)
 
 
-def test_the_restore_plan_says_that_the_job_does_not_start(command, inbox: Inbox, newest: Path) -> None:
+def test_the_restore_plan_reports_that_the_job_would_not_start(command, inbox: Inbox, newest: Path) -> None:
     answer = command("restore", inbox.uri, "latest", "--dry-run", "--json")
 
     [source] = answer.json["inputs"]
     assert (answer.code, source["source"], newest.name in source["error"]) == (8, "rows", True)
 
 
-def test_the_advice_goes_back_to_an_epoch_that_verify_finds_whole(command, inbox: Inbox, newest: Path) -> None:
+def test_the_advice_names_an_epoch_that_verify_finds_intact(command, inbox: Inbox, newest: Path) -> None:
     with pytest.raises(SourceInvalid) as caught:
         inbox.start(3)
     assert "ignoreMissingFiles=True" in caught.value.hint
@@ -112,7 +112,7 @@ def test_the_advice_goes_back_to_an_epoch_that_verify_finds_whole(command, inbox
     inbox.start(max(whole), ignoreMissingFiles=True)
 
 
-def test_a_source_that_nobody_can_check_is_named(command, inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_without_a_check_is_named(command, inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
     from spark_ckpt.cli import memory_check as memory
     from spark_ckpt.errors import ConnectorUnknown
 

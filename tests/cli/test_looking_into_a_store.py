@@ -1,4 +1,4 @@
-"""`list`, `show`, `state`, `diff`, `verify`: what they say is what the store holds, and they change nothing."""
+"""`list`, `show`, `state`, `diff` and `verify` print the content of the store, and change nothing."""
 
 import os
 import pty
@@ -24,7 +24,7 @@ def uri(world):
     return world.store.location.uri
 
 
-def test_list_tells_every_epoch_and_whether_it_is_published(command, world):
+def test_list_has_every_epoch_and_its_publish_status(command, world):
     answer = command("list", uri(world), "--json")
 
     assert answer.code == 0
@@ -36,7 +36,7 @@ def test_list_tells_every_epoch_and_whether_it_is_published(command, world):
     assert (answer.json["job"], answer.json["latest"]) == ("job", 3)
 
 
-def test_list_tells_epochs_of_a_branch_that_was_left(command, branches):
+def test_list_marks_epochs_of_a_diverged_branch(command, branches):
     found = {each["epoch"]: each["status"] for each in command("list", uri(branches), "--json").json["epochs"]}
 
     assert found == {1: "published", 2: "abandoned", 3: "abandoned", 4: "published", 5: "unpublished"}
@@ -50,7 +50,7 @@ def test_text_for_a_pipe_has_neither_colours_nor_frames(command, world):
     assert [line.split()[0] for line in text.splitlines() if line[:5].strip().isdecimal()] == ["1", "2", "3"]
 
 
-def test_list_tells_what_the_state_of_an_epoch_weighs(command, world):
+def test_list_has_the_size_of_an_epochs_state(command, world):
     listed = {each["epoch"]: each["state_bytes"] for each in command("list", uri(world), "--json").json["epochs"]}
     files = world.store.log.manifest(2).operators[OPERATOR].files
 
@@ -58,19 +58,19 @@ def test_list_tells_what_the_state_of_an_epoch_weighs(command, world):
     assert listed[2] == sum(file.size_bytes for file in files)
 
 
-def test_list_names_the_epoch_whose_manifest_is_damaged_and_what_is_wrong(command, world):
+def test_list_names_the_epoch_with_a_damaged_manifest_and_the_damage(command, world):
     rewrite(Path(uri(world)), lambda row: row | {"body": row["body"].replace("a", "b")} if row["epoch"] == 2 else row)
 
     answer = command("list", uri(world), "--json")
 
-    told = {each["epoch"]: (each["state_bytes"] is None, each["damage"] or "") for each in answer.json["epochs"]}
-    assert (answer.code, told[1], told[3]) == (0, (False, ""), (False, ""))
-    assert told[2][0] and "[CKPT_EPOCH_DAMAGED]" in told[2][1]
+    output = {each["epoch"]: (each["state_bytes"] is None, each["damage"] or "") for each in answer.json["epochs"]}
+    assert (answer.code, output[1], output[3]) == (0, (False, ""), (False, ""))
+    assert output[2][0] and "[CKPT_EPOCH_DAMAGED]" in output[2][1]
     (line,) = [line for line in command("list", uri(world)).out.splitlines() if line.split()[:1] == ["2"]]
     assert "damaged" in line
 
 
-def test_list_prints_the_newest_epochs_and_savepoints_and_says_how_many_more_there_are(command, tmp_path, monkeypatch):
+def test_list_prints_the_newest_epochs_and_savepoints_and_counts_the_rest(command, tmp_path, monkeypatch):
     world = World(tmp_path / "store")
     world.begin()
     for number in range(40):
@@ -89,7 +89,7 @@ def test_list_prints_the_newest_epochs_and_savepoints_and_says_how_many_more_the
     assert len(command("list", uri(world), "--json").json["epochs"]) == 40
 
 
-def test_list_says_which_epochs_a_sink_lacks_and_who_publishes_them(command, world):
+def test_list_names_unpublished_epochs_and_their_publisher(command, world):
     world.store.log.release(world.line.incarnation, "stopped")
     assert (
         f"sink {SINK} has not published epochs 2 and 3: the next start publishes what it continues from"
@@ -97,7 +97,7 @@ def test_list_says_which_epochs_a_sink_lacks_and_who_publishes_them(command, wor
     )
 
 
-def test_show_is_about_the_newest_epoch_unless_told_otherwise(command, world):
+def test_show_prints_the_newest_epoch_by_default(command, world):
     newest, named = command("show", uri(world), "--json").json, command("show", uri(world), 1, "--json").json
 
     assert (newest["epoch"], newest["base"], named["epoch"], named["base"]) == (3, 2, 1, 0)
@@ -109,13 +109,13 @@ def test_show_is_about_the_newest_epoch_unless_told_otherwise(command, world):
 
 
 @pytest.mark.parametrize("epoch", [1, 2, 3])
-def test_state_at_every_epoch_is_what_was_written_up_to_it(command, world, epoch):
+def test_state_at_every_epoch_has_the_changes_up_to_it(command, world, epoch):
     rows = command("state", uri(world), OPERATOR, "--epoch", epoch, "--json").json["rows"]
 
     assert {row["k"]: row["v"] for row in rows} == world.expected[epoch]
 
 
-def test_state_finds_a_key_and_says_which_epoch_changed_it(command, world):
+def test_state_finds_a_key_and_the_epoch_that_changed_it(command, world):
     answer = command("state", uri(world), OPERATOR, "--key", "k=b", "--json").json
 
     assert (answer["keys"], answer["rows"]) == (2, [{"k": "b", "v": 3, "ckpt_epoch": 2}])
@@ -130,14 +130,14 @@ def test_state_of_a_savepoint_is_the_state_of_its_epoch(command, world):
 
 
 def stateless(folder):
-    """One epoch, and the operator has no state yet: no row has come."""
+    """Create one epoch whose operator has no state yet: no row has come."""
     world = World(folder)
     world.begin()
     world.commit(world.manifest(stage=False))
     return world
 
 
-def test_state_that_is_empty_is_no_line_and_no_row(command, tmp_path):
+def test_empty_state_prints_no_line_and_no_row(command, tmp_path):
     store = uri(stateless(tmp_path / "store"))
     assert command("state", store, OPERATOR).out == f"operator {OPERATOR}, epoch 1: 0 keys\n"
     assert command("state", store, OPERATOR, "--key", "k=a").out == f"operator {OPERATOR}, epoch 1: 0 keys\n"
@@ -146,7 +146,7 @@ def test_state_that_is_empty_is_no_line_and_no_row(command, tmp_path):
     assert [each["name"] for each in answer["columns"]] == ["k", "v", "ckpt_epoch"]
 
 
-def test_show_says_what_is_in_flight_on_an_edge(command, world):
+def test_show_has_the_rows_in_flight_on_an_edge(command, world):
     (edge,) = command("show", uri(world), 2, "--json").json["edges"]
     assert (edge["edge"], edge["consumed"], edge["produced"], edge["in_flight"]) == ("loop", 1, 2, 1)
     printed = command("show", uri(world), 2).out
@@ -154,7 +154,7 @@ def test_show_says_what_is_in_flight_on_an_edge(command, world):
     assert "value string" in printed
 
 
-def test_state_shows_numbers_as_they_are_written_elsewhere(command, tmp_path):
+def test_state_prints_numbers_without_separators(command, tmp_path):
     world = World(tmp_path / "store")
     world.begin()
     world.epoch({"a": 1_700_000_000_123})
@@ -164,12 +164,12 @@ def test_state_shows_numbers_as_they_are_written_elsewhere(command, tmp_path):
     assert "operator totals, epoch 2: 1 key\n" in command("state", uri(world), OPERATOR).out
 
 
-def test_when_keys_time_out_is_shown_without_separators():
+def test_timeouts_of_keys_are_printed_without_separators():
     table = pa.table({"k": ["a"], CHANGED_IN: [1], TIMEOUT: [1_700_000_000_123]})
     assert [datum(value) for value in visible(table, SNAPSHOT).to_pylist()[0].values()] == ["a", "1", "1700000000123"]
 
 
-def test_numbers_of_epochs_and_lives_are_shown_as_commands_take_them():
+def test_numbers_of_epochs_and_incarnations_are_printed_as_commands_accept_them():
     assert [cell(value) for value in (Id(12_345), 12_345, None)] == ["12345", "12,345", "-"]
 
 
@@ -181,11 +181,11 @@ def test_a_store_without_epochs_says_so(command, tmp_path):
     assert "rows in" not in text
 
 
-def test_the_version_of_an_epoch_in_the_state_table_is_told(command, world):
+def test_the_version_of_an_epoch_in_the_state_table_is_printed(command, world):
     world.store.materialize(world.store.log.manifest(3))
-    told = command("state", uri(world), OPERATOR, "--version")
-    assert told.out == f"{world.store.state(OPERATOR).version(3)}\n"
-    assert command("state", uri(world), OPERATOR, "--version", "--json").json["version"] == int(told.out)
+    output = command("state", uri(world), OPERATOR, "--version")
+    assert output.out == f"{world.store.state(OPERATOR).version(3)}\n"
+    assert command("state", uri(world), OPERATOR, "--version", "--json").json["version"] == int(output.out)
     assert command("state", uri(world), OPERATOR, "--version", "--epoch", 2).code in (0, 5)
 
 
@@ -216,7 +216,7 @@ def test_the_exported_readers_create_nothing(tmp_path):
     assert content(tmp_path) == before
 
 
-def test_a_limit_says_how_much_it_leaves_out(command, world):
+def test_a_limit_counts_the_omitted_rows(command, world):
     answer = command("state", uri(world), OPERATOR, "--limit", 1)
 
     assert "1 more" in answer.out
@@ -233,7 +233,7 @@ def test_diff_names_added_removed_and_changed_keys(command, world):
     assert (answer["added"], answer["removed"], answer["changed"]) == (1, 1, 1)
 
 
-def test_verify_finds_every_epoch_of_a_good_store_whole(command, world):
+def test_verify_finds_every_epoch_of_a_good_store_intact(command, world):
     answer = command("verify", uri(world), "--deep", "--json")
 
     assert (answer.code, answer.json["whole"]) == (0, True)
@@ -261,7 +261,7 @@ def test_only_a_deep_verify_finds_a_file_whose_bytes_changed(command, world):
     shallow = command("verify", uri(world), 1)
     assert shallow.code == 0
     assert "present: every file exists with its size" in shallow.out
-    assert "whole" not in shallow.out, "nobody has compared its bytes"
+    assert "whole" not in shallow.out, "no command has compared its bytes"
     assert command("verify", uri(world), 1, "--deep").code == 5
 
 

@@ -1,4 +1,4 @@
-"""Whatever place a command is pointed at, its error is told in words, with a documented exit code: all verbs, all wrong places."""
+"""Every command reports a wrong place in one sentence, with a documented exit code: all commands, all wrong places."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ GIVEN = {
     "doctor": ["--store", "PLACE"],
 }
 NO_PLACE = {"explain", "connectors", "jars", "prepare", "simulate", "compare", "demo"}
-"""They read no store, checkpoint or file of a job."""
+"""Commands that read no store, checkpoint or file of a job."""
 
 
 ANSWERS = {"doctor", "ui", "verify"}
-"""The finding is their answer: a report, or a page that says which store cannot be read."""
+"""Commands that answer with the finding: a report, or a page that names the store that cannot be read."""
 
 
 def nowhere(folder, store):
@@ -83,19 +83,19 @@ PLACES = (nowhere, a_file, a_foreign_folder, a_foreign_table, a_store_with_a_bro
 CODES = {kind.exit_code for kind in conditions().values()}
 
 
-def test_every_verb_is_pointed_at_wrong_places():
+def test_every_command_is_tried_with_wrong_places():
     every = {" ".join(words) for words, options in verbs().items() if options is not None}
     assert every == GIVEN.keys() | NO_PLACE
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
 @pytest.mark.parametrize("verb", GIVEN)
-def test_a_wrong_place_is_told_in_words(command, world, tmp_path, monkeypatch, verb, place):
+def test_a_wrong_place_is_reported_in_words(command, world, tmp_path, monkeypatch, verb, place):
     monkeypatch.setattr(PageServer, "run", lambda server: None)
     at = place(tmp_path, tmp_path / "store")
-    given = [each.replace("PLACE", str(at)).replace("NEW", str(tmp_path / "new")) for each in GIVEN[verb]]
+    arguments = [each.replace("PLACE", str(at)).replace("NEW", str(tmp_path / "new")) for each in GIVEN[verb]]
 
-    answer = command(*verb.split(), *given)
+    answer = command(*verb.split(), *arguments)
 
     assert "Traceback" not in answer.err + answer.out
     if verb not in ANSWERS:

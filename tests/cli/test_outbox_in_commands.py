@@ -41,14 +41,14 @@ def empty(opened):
 
 @pytest.fixture
 def store(opened):
-    """A store with one batch, as a killed program left it."""
+    """Return a store with one batch, as a killed program leaves it."""
     committed(opened, opened.log.begin_incarnation(Holder(host="here")), 1, 7, 0)
     return opened.location.uri
 
 
 @pytest.fixture
 def branched(opened):
-    """Batches 0 to 2; the query went back to batch 0; a sink lacks the newest batch."""
+    """Create batches 0 to 2; the query was rolled back to batch 0; a sink lacks the newest batch."""
     log = opened.log
     point = log.begin_incarnation(Holder(host="here"))
     for epoch in (1, 2, 3):
@@ -86,7 +86,7 @@ LOOKS = (
 
 
 ELSEWHERE = {"ui", "report", "doctor"}
-"""Commands with tests of their own about outboxes: the page's facts below, `doctor` in test_doctor.py."""
+"""Commands with their own tests of outboxes: the page's facts below, `doctor` in test_doctor.py."""
 WITHOUT_A_STORE = {"explain", "connectors", "jars", "prepare"}
 
 
@@ -99,29 +99,30 @@ def test_every_command_that_reads_a_store_is_tried_on_an_outbox():
 def test_a_command_names_the_outbox_and_no_job(which, look, command, request):
     place = request.getfixturevalue(which)
     at = 2 if look[0] == "savepoint" else 1
-    said = command(*look[:at], place, *look[at:])
-    text = (said.out + said.err).replace(place, "STORE")
+    printed = command(*look[:at], place, *look[at:])
+    text = (printed.out + printed.err).replace(place, "STORE")
     assert not words(text) & {"job", "jobs"}
     assert "Traceback" not in text
 
 
-def test_a_restore_names_the_batch_that_the_query_goes_back_to(branched, command):
-    said = command("restore", branched, "2", "--dry-run").out
-    assert said.startswith("outbox")
+def test_a_restore_names_the_batch_of_its_epoch(branched, command):
+    printed = command("restore", branched, "2", "--dry-run").out
+    assert printed.startswith("outbox")
     assert (
-        "rewind the query to batch 1 (spark-ckpt rewind plan --outbox STORE), then out.start(writer, restore=2)" in said
+        "rewind the query to batch 1 (spark-ckpt rewind plan --outbox STORE), then out.start(writer, restore=2)"
+        in printed
     )
-    assert "the query produces these rows again" in said
+    assert "the query produces these rows again" in printed
 
 
 def test_a_savepoint_of_an_outbox_names_the_batch_of_its_epoch(branched, command):
-    said = command("savepoint", "add", branched, "before", "--epoch", "1").out
-    assert "rewind the query to batch 0" in said
-    assert "out.start(writer)" in said
+    printed = command("savepoint", "add", branched, "before", "--epoch", "1").out
+    assert "rewind the query to batch 0" in printed
+    assert "out.start(writer)" in printed
 
 
 @pytest.mark.parametrize("look", [look for look in LOOKS if look[0] in ("state", "diff", "rescale", "bootstrap")])
-def test_a_command_about_state_says_where_the_querys_state_is(store, command, look):
+def test_a_command_about_state_names_the_place_of_the_querys_state(store, command, look):
     refused = command(look[0], store, *look[1:])
     assert refused.code == ConfigInvalid.exit_code
     assert "statestore" in refused.err
@@ -147,7 +148,7 @@ def test_a_closed_outbox_has_no_driver(opened, store, command):
     assert not facts["driver"]["holds_lease"]
 
 
-def test_the_doctor_says_what_makes_the_first_epoch(empty, command):
+def test_the_doctor_names_the_step_that_makes_the_first_epoch(empty, command):
     found = command("doctor", "--store", empty, "--json").json["findings"]
     (newest,) = [each for each in found if each["check"] == "newest epoch"]
     assert newest["next"] == "start the query; its next batch is the first epoch"

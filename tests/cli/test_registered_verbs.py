@@ -1,4 +1,4 @@
-"""Packages bring commands of `spark-ckpt` by entry points; a broken one is named and costs no other command."""
+"""Packages add commands to `spark-ckpt` by entry points; a broken one is named and affects no other command."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def test_a_broken_package_is_named_when_its_command_is_used(bring, name, value):
 
 
 def test_every_command_but_ui_takes_json():
-    """As the help of `spark-ckpt` promises."""
+    """The help of `spark-ckpt` promises it."""
     assert [words for words, options in known().items() if options is not None and "--json" not in options] == [("ui",)]
 
 
-def test_a_broken_package_costs_no_other_command(bring, capsys):
+def test_a_broken_package_affects_no_other_command(bring, capsys):
     bring("say", "GONE")
     assert exit_code(["explain", "CKPT_STORE_IN_USE"]) == 0
     assert exit_code(["simulate", "--seed", "1", "--steps", "5"]) == 0

@@ -1,4 +1,4 @@
-"""A restore plan says what the restore then does."""
+"""A restore plan equals the effect of the restore."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def sink_of(found):
 
 
 @pytest.mark.parametrize("target", ["latest", 1, 2, 3, 4, 5, 0])
-def test_the_plan_is_what_the_restore_then_does(branches, target):
+def test_the_plan_equals_the_effect_of_the_restore(branches, target):
     found = planned(branches, target)
     point = branches.begin(restore=target)
 
@@ -40,7 +40,7 @@ def test_planning_begins_no_incarnation(branches):
     assert branches.store.log.state() == before
 
 
-def test_going_back_names_what_is_abandoned_and_what_is_visible_already(branches):
+def test_a_plan_names_diverged_epochs_and_visible_rows(branches):
     found = planned(branches, 1)
 
     assert found.abandoned == (4, 5)
@@ -52,7 +52,7 @@ def test_rows_that_are_produced_again_are_counted(branches):
     assert sink_of(planned(branches, 1)).again_rows == 3
 
 
-def test_epochs_of_a_branch_left_before_are_told_apart(branches):
+def test_epochs_of_an_earlier_diverged_branch_are_listed_separately(branches):
     later = planned(branches, 4)
     assert (sink_of(later).again, sink_of(later).never) == ((), (5,))
 
@@ -66,7 +66,7 @@ def test_the_newest_epoch_abandons_nothing(branches):
     assert (found.abandoned, sink_of(found).publish, sink_of(found).again) == ((), (5,), ())
 
 
-def test_a_plan_admits_what_retention_has_forgotten(world):
+def test_a_plan_marks_facts_that_retention_has_deleted(world):
     log = world.store.log
     log.add_savepoint("first", 1)
     for number in range(4, 12):
@@ -91,7 +91,7 @@ def test_a_plan_refuses_a_damaged_epoch_as_the_restore_does(world):
     assert planned(world, 2).epoch == 2
 
 
-def test_the_command_tells_it_all_in_words(command, branches):
+def test_the_command_prints_the_plan_in_words(command, branches):
     text = command("restore", branches.store.location.uri, 1, "--dry-run").out
 
     assert "epochs 2 to 4 (3 rows) stay visible" in text
@@ -99,7 +99,9 @@ def test_the_command_tells_it_all_in_words(command, branches):
     assert "Nothing was changed" in text
 
 
-def test_a_plan_with_a_new_sink_says_where_it_begins_and_is_refused_while_the_old_one_is_owed_rows(command, branches):
+def test_a_plan_with_a_new_sink_names_its_start_and_is_refused_while_the_old_one_has_unpublished_rows(
+    command, branches
+):
     uri = branches.store.location.uri
     text = command("restore", uri, 4, "--dry-run", "--accept-new-sink", SINK).out
     assert "another table or topic takes its place and begins with the first new epoch" in text
@@ -122,7 +124,7 @@ def test_the_command_counts_in_words_that_agree(command, world):
 
 @pytest.fixture
 def inbox(tmp_path):
-    """Three epochs that consumed a file each; the folder of the files."""
+    """Create three epochs that consumed a file each; return the folder of the files."""
     from spark_ckpt_files.ledger import Consumed, FileLedger
     from spark_ckpt_files.listing import Directory
 
@@ -138,13 +140,13 @@ def inbox(tmp_path):
     return folder
 
 
-def test_a_dry_run_tells_which_files_will_be_read_again(command, inbox):
+def test_a_dry_run_lists_the_files_that_will_be_read_again(command, inbox):
     text = command("restore", inbox.parent / "files-store", 1, "--dry-run").out
 
     assert f"source rows: 2 files of {inbox} will be read again\n" in text
 
 
-def test_a_plan_needs_no_dry_run_and_tells_the_consequences_first(command, branches, inbox):
+def test_a_restore_prints_its_consequences_first_also_without_a_dry_run(command, branches, inbox):
     text = command("restore", branches.store.location.uri, 1).out
     assert text == command("restore", branches.store.location.uri, 1, "--dry-run").out
     assert text.index("stay visible") < text.index("state of operator")
@@ -160,11 +162,11 @@ def test_a_dry_run_names_files_that_are_gone(command, inbox):
     answer = command("restore", inbox.parent / "files-store", 1, "--dry-run")
 
     assert "1 of them are gone: 2.csv" in answer.out
-    told = command("restore", inbox.parent / "files-store", 1, "--dry-run", "--json").json
-    assert [(each["source"], each["files"], each["missing"]) for each in told["inputs"]] == [("rows", 2, ["2.csv"])]
+    answer = command("restore", inbox.parent / "files-store", 1, "--dry-run", "--json").json
+    assert [(each["source"], each["files"], each["missing"]) for each in answer["inputs"]] == [("rows", 2, ["2.csv"])]
 
 
-def test_a_dry_run_that_cannot_tell_what_will_be_read_again_shows_the_plan_and_fails(command, inbox):
+def test_a_dry_run_that_cannot_list_the_repeated_input_prints_the_plan_and_fails(command, inbox):
     for segment in (inbox.parent / "files-store" / "sources").rglob("*.arrow"):
         segment.write_bytes(b"")
 

@@ -1,4 +1,4 @@
-"""`spark-ckpt rewind plan`: what it prints, its exit codes, and that no JVM is needed."""
+"""Output and exit codes of `spark-ckpt rewind plan`, which needs no JVM."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def plan_command(lake: Path, to: str, *more: str) -> list[str]:
     ]
 
 
-def test_it_tells_the_line_and_what_forced_it(lake, capsys):
+def test_the_plan_prints_the_line_and_its_causes(lake, capsys):
     assert exit_code(plan_command(lake, "ingest@1")) == 0
     text = capsys.readouterr().out
     table = f"table {lake / 'bronze'}"
@@ -89,21 +89,21 @@ def test_a_declaration_is_taken_from_a_file(lake, capsys):
 def test_a_mistake_has_its_exit_code_and_no_traceback(lake, capsys, monkeypatch, to, more, code, condition):
     monkeypatch.chdir(lake)
     assert exit_code(plan_command(lake, to, *more, "--json")) == code
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert json.loads(told.err)["error"]["condition"] == condition
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert json.loads(printed.err)["error"]["condition"] == condition
 
 
 def test_out_of_reach_names_the_nearest_target(lake, capsys):
     for number in range(2):
         (lake / "ingest" / "offsets" / str(number)).unlink()
     assert exit_code(plan_command(lake, "ingest@1")) == 5
-    told = capsys.readouterr().err
-    assert told.startswith("[CKPT_REWIND_OUT_OF_REACH] nothing at or before ingest@1 can be restored")
-    assert "next: the nearest that can be reached: --to ingest@2" in told
+    printed = capsys.readouterr().err
+    assert printed.startswith("[CKPT_REWIND_OUT_OF_REACH] nothing at or before ingest@1 can be restored")
+    assert "next: the nearest that can be reached: --to ingest@2" in printed
 
 
-def test_a_broker_that_does_not_answer_is_told(lake, capsys):
+def test_a_broker_that_does_not_answer_is_reported(lake, capsys):
     declared = lake / "declared.yaml"
     declared.write_text("topics:\n  - {topic: clicks, written_by: [totals]}\n")
     more = ["--declared", str(declared), "--bootstrap-servers", "127.0.0.1:1"]
@@ -112,7 +112,7 @@ def test_a_broker_that_does_not_answer_is_told(lake, capsys):
 
 
 def test_no_jvm_and_no_pyspark_session_is_needed(lake):
-    """In a process of its own: neither Java's gateway nor PySpark's session is even imported, nor what other verbs need."""
+    """In a new process: neither Java's gateway nor PySpark's session is imported, nor the modules of other commands."""
     code = (
         "import sys; from spark_ckpt.cli.app import exit_code; "
         f"code = exit_code({plan_command(lake, 'ingest@1', '--json')!r}); "
@@ -148,7 +148,7 @@ def plan_file(lake: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     return file
 
 
-def test_a_plan_is_carried_out_and_what_it_did_is_told(lake, plan_file, capsys):
+def test_a_plan_is_applied_and_its_steps_are_printed(lake, plan_file, capsys):
     assert exit_code(["rewind", "apply", str(plan_file), *AT_ONCE]) == 0
     text = capsys.readouterr().out
     assert text.startswith("taken back: ingest@1\n")
@@ -158,7 +158,7 @@ def test_a_plan_is_carried_out_and_what_it_did_is_told(lake, plan_file, capsys):
     assert sorted(path.name for path in (lake / "ingest" / "offsets").iterdir()) == ["0", "1"]
 
 
-def test_what_was_done_is_a_typed_document(plan_file, capsys):
+def test_the_result_of_apply_is_a_typed_document(plan_file, capsys):
     assert exit_code(["rewind", "apply", str(plan_file), *AT_ONCE, "--json"]) == 0
     record = RewindRecord.model_validate_json(capsys.readouterr().out)
     assert (record.format, record.kind, record.phase.value) == (1, "apply", "done")
@@ -166,7 +166,7 @@ def test_what_was_done_is_a_typed_document(plan_file, capsys):
     assert RewindRecord.model_validate_json(capsys.readouterr().out).kind == "undo"
 
 
-def test_a_dry_run_says_what_would_be_done(lake, plan_file, capsys):
+def test_a_dry_run_prints_the_planned_steps(lake, plan_file, capsys):
     assert exit_code(["rewind", "apply", str(plan_file), "--dry-run"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("would be taken back: ingest@1\n")
@@ -180,6 +180,6 @@ def test_a_refusal_has_a_condition_and_a_code(lake, plan_file, capsys):
     assert "[CKPT_REWIND_STALE] ingest is not as it was planned for" in capsys.readouterr().err
 
 
-def test_without_anything_to_undo_the_command_says_so(plan_file, capsys):
+def test_undo_without_an_applied_plan_is_refused(plan_file, capsys):
     assert exit_code(["rewind", "undo", str(plan_file), *AT_ONCE]) == 3
     assert "this plan was not carried out" in capsys.readouterr().err

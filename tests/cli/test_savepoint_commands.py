@@ -1,9 +1,9 @@
-"""Savepoints made from outside are those a job restores."""
+"""A job can restore savepoints that a command has made."""
 
 from pathlib import Path
 
 
-def test_a_savepoint_keeps_the_newest_epoch_unless_told_otherwise(command, world):
+def test_a_savepoint_keeps_the_newest_epoch_by_default(command, world):
     store = world.store.location.uri
     command("savepoint", "add", store, "newest")
     command("savepoint", "add", store, "first", "--epoch", 1)
@@ -21,7 +21,7 @@ def test_a_dropped_savepoint_is_gone(command, world):
     assert world.store.log.state().savepoints == {}
 
 
-def test_a_name_that_is_taken_stays_where_it_is(command, world):
+def test_a_savepoint_name_in_use_keeps_its_epoch(command, world):
     store = world.store.location.uri
     command("savepoint", "add", store, "x", "--epoch", 1)
 
@@ -29,7 +29,7 @@ def test_a_name_that_is_taken_stays_where_it_is(command, world):
     assert world.store.log.state().savepoints == {"x": 1}
 
 
-def test_an_epoch_that_is_not_whole_gets_no_name(command, world):
+def test_a_damaged_epoch_gets_no_savepoint(command, world):
     store = world.store.location.uri
     newest = world.store.log.manifest(3).operators["totals"].files[-1]
     (Path(world.store.state("totals").location.uri) / newest.path).unlink()

@@ -1,4 +1,4 @@
-"""`spark-ckpt simulate` and `compare`: stories that repeat, verdicts, diagrams, mistakes."""
+"""`spark-ckpt simulate` and `compare`: repeatable stories, verdicts, diagrams, mistakes."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def out(capsys: Captured, *arguments: str, code: int = 0) -> str:
 
 
 @pytest.mark.parametrize("protocol", ["lease", "spark", *SOUND])
-def test_every_protocol_tells_its_story_and_survives_a_crash(capsys: Captured, protocol: str) -> None:
+def test_every_protocol_prints_its_story_and_survives_a_crash(capsys: Captured, protocol: str) -> None:
     victim = {"lease": "b", "spark": "driver"}.get(protocol, "a")
     graph = () if protocol in ("lease", "spark") else ("--graph", "diamond")
 
-    told = out(capsys, "simulate", "-p", protocol, *graph, "--no-faults", "--crash", f"{victim}@12")
+    text = out(capsys, "simulate", "-p", protocol, *graph, "--no-faults", "--crash", f"{victim}@12")
 
-    assert " crash" in told
-    assert told.splitlines()[2].startswith("verdict: ")
-    assert "exactly as without failures" in told
+    assert " crash" in text
+    assert text.splitlines()[2].startswith("verdict: ")
+    assert "exactly as without failures" in text
 
 
 def test_the_same_arguments_give_the_same_bytes(capsys: Captured, tmp_path: Path) -> None:
@@ -65,11 +65,11 @@ def failing_seed() -> int:
     return next(seed for seed in range(200) if not sim.Scenario("wall-clock", "pipeline", seed).run().ok)
 
 
-def test_the_counter_example_is_condemned_and_made_small(capsys: Captured) -> None:
-    told = out(capsys, "simulate", "-p", "wall-clock", "--graph", "pipeline", "--seed", str(failing_seed()), code=1)
+def test_the_counter_example_is_found_and_minimized(capsys: Captured) -> None:
+    text = out(capsys, "simulate", "-p", "wall-clock", "--graph", "pipeline", "--seed", str(failing_seed()), code=1)
 
-    assert "the same failure in " in told
-    assert "verdict" in told
+    assert "the same failure in " in text
+    assert "verdict" in text
 
 
 def test_many_schedules_are_summed_up_and_failures_named(capsys: Captured) -> None:
@@ -110,7 +110,7 @@ def compared(capsys: Captured, *arguments: str) -> dict[str, dict[str, float]]:
     return {row["protocol"]: row for row in json.loads(out(capsys, "compare", "--json", *arguments))}
 
 
-def test_compare_puts_every_protocol_that_can_run_beside_the_others(capsys: Captured) -> None:
+def test_compare_has_a_row_for_every_protocol_that_can_run(capsys: Captured) -> None:
     rows = compared(capsys, "--runs", "3")
 
     assert list(rows) == [*MENU]
@@ -120,20 +120,20 @@ def test_compare_puts_every_protocol_that_can_run_beside_the_others(capsys: Capt
     assert rows["synchronous-logging"]["shown after ms"] < rows["snapshots"]["shown after ms"]
 
 
-def test_every_column_of_the_comparison_tells_sound_protocols_apart(capsys: Captured) -> None:
+def test_every_column_of_the_comparison_distinguishes_sound_protocols(capsys: Captured) -> None:
     rows = compared(capsys, "--runs", "2")
 
     for column in set(rows["markers"]) - {"protocol"}:
         assert len({rows[name][column] for name in SOUND}) > 2, column
 
 
-def test_what_goes_wrong_under_skewed_clocks_is_a_result(capsys: Captured) -> None:
+def test_failures_under_skewed_clocks_are_a_result(capsys: Captured) -> None:
     rows = compared(capsys, "--runs", "5", "--skew-ms", "20")
-    told = out(capsys, "compare", "--runs", "5", "--skew-ms", "20")
+    text = out(capsys, "compare", "--runs", "5", "--skew-ms", "20")
 
     assert rows["wall-clock"]["orphans"] > 0
     assert rows["wall-clock"]["ended early"] > 0
-    assert "runs could not go on" in told
+    assert "runs could not go on" in text
 
 
 def test_bytes_hold_the_state_that_checkpoints_store(capsys: Captured) -> None:
@@ -152,15 +152,15 @@ def test_a_killed_coordinator_costs_time_where_there_is_one(capsys: Captured) ->
     assert killed["synchronous-logging"]["recovery ms"] == 0
 
 
-def test_a_sound_protocol_that_is_condemned_is_told_without_a_traceback(
+def test_a_failing_sound_protocol_is_reported_without_a_traceback(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(MENU, "markers", replace(MENU["wall-clock"], name="markers", sound=True))
 
     assert exit_code(("compare",)) == 1
-    told = capsys.readouterr().err
-    assert "[CKPT_PROTOCOL_CONDEMNED] markers on diamond, seed" in told
-    assert "Traceback" not in told
+    text = capsys.readouterr().err
+    assert "[CKPT_PROTOCOL_CONDEMNED] markers on diamond, seed" in text
+    assert "Traceback" not in text
 
 
 def graph_file(folder: Path, **fields: object) -> str:
@@ -178,7 +178,7 @@ def test_a_graph_of_a_file_is_compared(capsys: Captured, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "text"),
     [
         ({"processes": ["s", "k"]}, "channels: Field required"),
         ({"processes": ["s", "k"], "channels": [["s", "k"]], "sinks": []}, "sinks: Extra inputs are not permitted"),
@@ -197,25 +197,25 @@ def test_a_graph_of_a_file_is_compared(capsys: Captured, tmp_path: Path) -> None
         ),
     ],
 )
-def test_a_graph_file_that_cannot_be_is_told_by_what_is_wrong(
-    capsys: Captured, tmp_path: Path, fields: dict[str, object], told: str
+def test_the_error_of_an_invalid_graph_file_names_the_defect(
+    capsys: Captured, tmp_path: Path, fields: dict[str, object], text: str
 ) -> None:
     assert exit_code(("compare", "--graph", graph_file(tmp_path, **fields))) == 2
-    assert told in capsys.readouterr().err
+    assert text in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["simulate", "compare"])
 def test_more_inputs_than_a_graph_has_memory_for_are_refused(capsys: Captured, tmp_path: Path, command: str) -> None:
-    """With 1,000 inputs the bits of 512 ways take 16 GB."""
+    """With 1,000 inputs the bits of 512 paths take 16 GB."""
     names = "abcdefghij"
     channels = [[a, b] for a in names for b in names if a < b]
     graph = graph_file(tmp_path, processes=list(names), channels=channels)
 
     assert exit_code((command, "--graph", graph, "--inputs", "1000")) == 2
 
-    told = capsys.readouterr().err
-    assert "1,000 inputs on 512 ways would fill the memory" in told
-    assert "--inputs of at most 97" in told
+    text = capsys.readouterr().err
+    assert "1,000 inputs on 512 ways would fill the memory" in text
+    assert "--inputs of at most 97" in text
 
 
 def test_protocols_that_need_no_loops_are_not_compared_on_one(capsys: Captured) -> None:
@@ -225,7 +225,7 @@ def test_protocols_that_need_no_loops_are_not_compared_on_one(capsys: Captured) 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "text"),
     [
         (("simulate", "-p", "paxos"), "there are: spark, operated, outbox, outbox-overlap"),
         (("simulate", "-p", "snapshots", "-g", "cycle"), "snapshots does not run on a graph 'cycle'"),
@@ -246,12 +246,12 @@ def test_protocols_that_need_no_loops_are_not_compared_on_one(capsys: Captured) 
         (("simulate", "-p", "lease", "--interval-ms", "5"), "lease takes no graph, times or options"),
     ],
 )
-def test_mistakes_are_told_with_what_there_is(capsys: Captured, arguments: tuple[str, ...], told: str) -> None:
+def test_the_errors_of_mistakes_list_the_valid_values(capsys: Captured, arguments: tuple[str, ...], text: str) -> None:
     assert exit_code(arguments) == 2
-    assert told in capsys.readouterr().err
+    assert text in capsys.readouterr().err
 
 
-def test_times_that_let_nothing_end_are_told(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_that_let_no_checkpoint_end_are_refused(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("checkpoint_lab.timed.STEPS_MAX", 5_000)
     assert exit_code(("compare", "--runs", "1", "--inputs", "100", "--interval-ms", "1")) == 2
     assert "makes no progress with these times" in capsys.readouterr().err
@@ -275,10 +275,10 @@ def test_every_protocol_runs_on_a_graph_of_a_file(capsys: Captured, tmp_path: Pa
     edges = [["s", "a"], ["s", "b"], ["a", "k"], ["b", "k"], ["b", "l"]]
     graph = graph_file(tmp_path, processes=["s", "a", "b", "k", "l"], channels=edges)
 
-    told = out(capsys, "simulate", "-p", protocol, "-g", graph, "--crash", "b@12")
+    text = out(capsys, "simulate", "-p", protocol, "-g", graph, "--crash", "b@12")
     report = json.loads(out(capsys, "simulate", "-p", protocol, "-g", graph, "--schedules", "5", "--json"))
 
-    assert f"{protocol} on mine, seed 0" in told
+    assert f"{protocol} on mine, seed 0" in text
     assert (report["graph"], report["failed"]) == ("mine", 0)
 
 
@@ -338,15 +338,15 @@ def test_settings_change_the_schedule(capsys: Captured) -> None:
         (("-p", "markers", "--crash", "nobody@3"), "has no process 'nobody'"),
     ],
 )
-def test_what_cannot_run_on_spark_is_refused_before_a_session_starts(
+def test_a_protocol_that_cannot_run_on_spark_is_refused_before_a_session_starts(
     capsys: Captured, tmp_path: Path, arguments: tuple[str, ...], hint: str
 ) -> None:
     tables = tmp_path / "tables"
 
     assert exit_code(["simulate", *arguments, "--on-spark", str(tables)]) != 0
 
-    told = capsys.readouterr()
-    assert hint in told.out + told.err
+    text = capsys.readouterr()
+    assert hint in text.out + text.err
     assert not tables.exists()
 
 

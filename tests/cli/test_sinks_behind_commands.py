@@ -1,4 +1,4 @@
-"""Commands that look at a store say that a Delta table lacks rows which the log knows it has published."""
+"""Commands that read a store report a Delta table that lacks published rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def world(tmp_path: Path, table: Path) -> World:
-    """Epochs 1 to 3 are in the table, and the log knows it."""
+    """Publish epochs 1 to 3 to the table, with acknowledgements in the log."""
     made = World(tmp_path / "store")
     made.begin()
     identity = SinkIdentity(parts=identity_of(str(table), DeltaTable(str(table))))
@@ -54,14 +54,14 @@ def test_verify_names_the_sink_and_the_epoch_to_restore(
 ) -> None:
     lose_the_newest_commit(table)
 
-    told, shown = command("verify", tmp_path / "store", "--json"), command("verify", tmp_path / "store")
+    printed, shown = command("verify", tmp_path / "store", "--json"), command("verify", tmp_path / "store")
 
-    assert told.code == shown.code == PublishConflict.exit_code
-    assert told.json["sinks_behind"] == [{"sink": SINK, "has": 2, "published": 3}]
+    assert printed.code == shown.code == PublishConflict.exit_code
+    assert printed.json["sinks_behind"] == [{"sink": SINK, "has": 2, "published": 3}]
     assert "job.start(restore=3) publishes the missing epochs again" in shown.out
 
 
-def test_rows_that_were_staged_in_the_table_are_looked_for_before_they_are_promised(
+def test_staged_rows_are_checked_before_the_advice_promises_them(
     command: CommandLine, world: World, table: Path, tmp_path: Path
 ) -> None:
     world.snapshot({"a": 4}, full=True)
@@ -99,7 +99,7 @@ def test_a_dry_run_of_a_restore_counts_what_the_table_lacks(
     assert (back["publish"], back["again"], back["never"]) == ([], [], [3])
 
 
-def test_another_table_at_the_place_is_said_to_be_unknown(
+def test_another_table_at_the_place_is_reported_as_unknown(
     command: CommandLine, world: World, table: Path, tmp_path: Path
 ) -> None:
     (table / "_delta_log").rename(tmp_path / "aside")

@@ -1,4 +1,4 @@
-"""A user's mistake ends with a sentence, a hint and a documented exit code; never with a traceback."""
+"""A user's mistake is reported in a sentence with a hint and a documented exit code, never with a traceback."""
 
 import json
 
@@ -8,7 +8,7 @@ from tests.store.store_world import OPERATOR
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "message"),
     [
         (["show", "STORE", "99"], 5, "epoch 99"),
         (["show", "STORE", "many"], 2, "EPOCH"),
@@ -35,16 +35,16 @@ from tests.store.store_world import OPERATOR
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_is_told_in_words(command, world, arguments, code, told):
+def test_a_mistake_is_reported_in_words(command, world, arguments, code, message):
     answer = command(*(each.replace("STORE", world.store.location.uri) for each in arguments))
 
     assert answer.code == code
-    assert told in answer.err
+    assert message in answer.err
     assert "Traceback" not in answer.err
     assert answer.out == ""
 
 
-def test_nothing_is_created_where_no_store_is(command, tmp_path):
+def test_no_command_creates_a_store(command, tmp_path):
     command("list", tmp_path / "nowhere")
 
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""A sink whose target is a list, with the faults that authors of sinks make, each as a class of its own."""
+"""A sink whose target is a list, and one faulty class for each common mistake of sink authors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Key = tuple[str, str]
 
 @dataclass
 class Target:
-    """What readers see, and the markers, by store and sink."""
+    """Visible rows, and the markers by store and sink."""
 
     staging: Path | None = None
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Target:
 
 
 class MemorySink:
-    """Keeps every promise."""
+    """A sink that keeps every promise."""
 
     sends_ahead = True
     replaces_rows = True
@@ -77,7 +77,7 @@ class MemorySink:
             return None
         return PublishedEpoch(Epoch(marker.epoch), Incarnation(marker.incarnation), marker.is_of)
 
-    # -- what the faulty ones change ------------------------------------------------------------------------------------
+    # -- methods that faulty sinks override ------------------------------------------------------------------------------
 
     def key(self, context: SinkContext) -> Key:
         return context.store_id, context.sink
@@ -86,7 +86,7 @@ class MemorySink:
         return is_published(marker, output, context)
 
     def dead(self, path: Path, incarnation: int) -> bool:
-        """Whether an incarnation before this one has staged the file."""
+        """Return True if an earlier incarnation has staged the file."""
         return int(path.name.split("-i")[1].split("-")[0]) < incarnation
 
     def read(self, output: EpochOutput, context: SinkContext) -> list[dict[str, Any]]:
@@ -97,7 +97,7 @@ class MemorySink:
             return self.write(output, context)
 
     def write(self, output: EpochOutput, context: SinkContext) -> bool:
-        """Whether the target had the epoch."""
+        """Write the epoch; return True if the target already had it."""
         key = self.key(context)
         if self.has(self.target.markers.get(key), output, context):
             return True
@@ -117,7 +117,7 @@ class MemorySink:
         return len(rows)
 
     def rest_of(self, output: EpochOutput | StagedAhead) -> Sequence[StagedFile]:
-        """What is not sent yet; what is open and no part of it is dropped."""
+        """Return files that are not sent yet; drop open files that are no part of the epoch."""
         paths = [file.path for file in output.files]
         rest = self.open.rest_of(output.epoch, output.incarnation, paths) if self.open else paths
         if rest is None:
@@ -173,11 +173,11 @@ def subject(sink: type[MemorySink], folder: Path, staging: bool = False) -> Sink
     )
 
 
-# -- the faulty ones ---------------------------------------------------------------------------------------------------
+# -- faulty sinks ------------------------------------------------------------------------------------------------------
 
 
 class StagesIntoTheTarget(MemorySink):
-    """Rows are shown when they are staged: an aborted epoch would stay."""
+    """Rows are visible when they are staged: an aborted epoch would stay."""
 
     def publisher(self, spark: Any, context: SinkContext) -> MemoryPublisher:
         self.target.rows.append({"id": 0})
@@ -194,8 +194,8 @@ class HasNoMarker(MemorySink):
         return False
 
 
-class RemembersInTheProcess(MemorySink):
-    """The marker dies with the driver."""
+class KeepsItsMarkerInTheProcess(MemorySink):
+    """The marker is lost with the driver."""
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
@@ -207,7 +207,7 @@ class RemembersInTheProcess(MemorySink):
 
 
 class NamesTheIncarnation(MemorySink):
-    """The marker's key holds the incarnation, as a transactional id that changes at every start."""
+    """The marker's key has the incarnation, as a transactional id that changes at every start."""
 
     def key(self, context: SinkContext) -> Key:
         return f"{context.store_id}.{context.incarnation}", context.sink
@@ -219,7 +219,7 @@ class ComparesWithTheLastEpochOnly(MemorySink):
 
 
 class TakesAnyMarkerOfBefore(MemorySink):
-    """An older marker is good enough."""
+    """Accepts an older marker."""
 
     def has(self, marker: SinkMarker | None, output: EpochOutput, context: SinkContext) -> bool:
         return marker is not None and marker.epoch >= output.epoch
@@ -235,7 +235,7 @@ class WantsEveryNumber(MemorySink):
 
 
 class SkipsEmptyEpochs(MemorySink):
-    """Writes no marker for an epoch without rows, but expects one."""
+    """Writes no marker for an epoch without rows, but requires one."""
 
     def write(self, output: EpochOutput, context: SinkContext) -> bool:
         if not output.files:
@@ -244,7 +244,7 @@ class SkipsEmptyEpochs(MemorySink):
 
 
 class ChecksThenActs(MemorySink):
-    """Marker and rows are not in one transaction; a driver that asks while another one writes gets through."""
+    """Marker and rows are not in one transaction; a driver that reads while another one writes passes."""
 
     asked = threading.Barrier(2)
 
@@ -278,17 +278,17 @@ class SharesItsMarkerBetweenStores(MemorySink):
         return "", context.sink
 
 
-class FencesNobody(MemorySink):
+class FencesNothing(MemorySink):
     def has(self, marker: SinkMarker | None, output: EpochOutput, context: SinkContext) -> bool:
         return is_published(None if marker is None else replace(marker, incarnation=0), output, context)
 
 
 class FencesWithoutTheMarker(HasNoMarker):
-    """A zombie repeats what its successor has published."""
+    """A zombie repeats rows that its successor has published."""
 
 
 class ReadsUnverified(MemorySink):
-    """Decodes what is there: nothing compares sizes or digests, and what is not there has no rows."""
+    """Decodes files without a check of sizes or digests; a missing file has no rows."""
 
     def read(self, output: EpochOutput, context: SinkContext) -> list[dict[str, Any]]:
         files = [Path(output.root) / file.path for file in output.files]
@@ -328,7 +328,7 @@ class ForgetsTheDecision(MemorySink):
 
 
 class BelievesAnyMarker(MemorySink):
-    """Asks only whether the marker is older."""
+    """Checks only that the marker is older."""
 
     def has(self, marker: SinkMarker | None, output: EpochOutput, context: SinkContext) -> bool:
         return marker is not None and marker.epoch >= output.epoch
@@ -354,7 +354,7 @@ class KnowsNoReturn(MemorySink):
         return is_published(marker, replace(output, begun_after=None), context)
 
 
-class ShowsWhatIsSentAhead(MemorySink):
+class ShowsEarlySends(MemorySink):
     def send_ahead(self, staged: StagedAhead, context: SinkContext) -> int:
         sent = super().send_ahead(staged, context)
         self.target.rows, self.open_rows = [*self.target.rows, *self.open_rows], []
@@ -362,14 +362,14 @@ class ShowsWhatIsSentAhead(MemorySink):
 
 
 class SendsEverythingAgain(MemorySink):
-    """The epoch's files come beside what was sent of them."""
+    """The epoch's files are added to those already sent."""
 
     def rest_of(self, output: EpochOutput | StagedAhead) -> Sequence[StagedFile]:
         super().rest_of(output)
         return output.files
 
 
-class KeepsWhatWasGivenUp(MemorySink):
+class KeepsAbortedRows(MemorySink):
     def rest_of(self, output: EpochOutput | StagedAhead) -> Sequence[StagedFile]:
         if self.open is not None and self.open.epoch != output.epoch:
             self.open = None
@@ -377,14 +377,14 @@ class KeepsWhatWasGivenUp(MemorySink):
 
 
 class DropsNothing(MemorySink):
-    """Nor does it look at whose rows are open."""
+    """Does not check the owner of open rows either."""
 
     def drop_ahead(self) -> None:
         pass
 
 
-class SharesWhatIsOpen(MemorySink):
-    """By the number of files: a dead driver's open transaction is taken for its successor's own."""
+class SharesOpenRows(MemorySink):
+    """Compares only the number of files: a dead driver's open transaction is taken for its successor's own."""
 
     shared: ClassVar[list[dict[str, Any]]] = []
     counted: ClassVar[list[int]] = []
@@ -408,13 +408,13 @@ class ShowsItsPassword(MemorySink):
         return {"kind": "memory", "url": "memory://ada:hunter2@host"}
 
 
-class TellsAnOldEpoch(MemorySink):
+class ReportsAnOldEpoch(MemorySink):
     def newest_published(self, context: SinkContext) -> PublishedEpoch | None:
-        told = super().newest_published(context)
-        return None if told is None else replace(told, epoch=Epoch(told.epoch - 1))
+        newest = super().newest_published(context)
+        return None if newest is None else replace(newest, epoch=Epoch(newest.epoch - 1))
 
 
-class TellsWhatOthersHave(MemorySink):
+class ReportsOthersEpochs(MemorySink):
     def newest_published(self, context: SinkContext) -> PublishedEpoch | None:
         markers = self.target.markers.values()
         return next(
@@ -424,11 +424,11 @@ class TellsWhatOthersHave(MemorySink):
 
 class FencesWhenAsked(MemorySink):
     def newest_published(self, context: SinkContext) -> PublishedEpoch | None:
-        told = super().newest_published(context)
-        if told is not None:
+        newest = super().newest_published(context)
+        if newest is not None:
             old = self.target.markers[self.key(context)]
             self.target.markers[self.key(context)] = replace(old, incarnation=context.incarnation)
-        return told
+        return newest
 
 
 class IsAnotherOneAtEveryStart(MemorySink):
@@ -442,7 +442,7 @@ class IsKnownByItsNameOnly(MemorySink):
 
 
 class AppendsWholeResults(MemorySink):
-    """Takes a whole result for more rows."""
+    """Takes a whole result for additional rows."""
 
     def write(self, output: EpochOutput, context: SinkContext) -> bool:
         return super().write(replace(output, replaces=False), context)
@@ -456,14 +456,14 @@ class KeepsRowsOfAnEmptyResult(MemorySink):
 
 
 class ReplacesAlways(MemorySink):
-    """Takes more rows for a whole result."""
+    """Takes additional rows for a whole result."""
 
     def write(self, output: EpochOutput, context: SinkContext) -> bool:
         return super().write(replace(output, replaces=True), context)
 
 
 class TidiesEverything(MemorySink):
-    """Also what the living driver has staged."""
+    """Also deletes files that the running driver has staged."""
 
     def dead(self, path: Path, incarnation: int) -> bool:
         return True

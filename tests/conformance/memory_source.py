@@ -1,4 +1,4 @@
-"""A source whose input is a list, with the faults that authors of sources make, each as a class of its own."""
+"""A source whose input is a list, and one faulty class for each common mistake of source authors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BATCH = 3
 
 @dataclass
 class Input:
-    """Rows by their number; what is lost is None."""
+    """Rows by their number; a lost row is None."""
 
     rows: list[int | None] = field(default_factory=list)
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -76,7 +76,7 @@ class MemoryReader(DataSourceStreamReader):
 
 
 class MemorySource:
-    """Keeps every promise; with a folder it remembers the highest cursor there, and what was lost."""
+    """A source that keeps every promise; with a folder it stores the highest cursor there, and lost rows."""
 
     data: ClassVar[type[DataSource]] = MemoryData
 
@@ -131,7 +131,7 @@ class MemorySource:
 
 
 class RememberingSource(MemorySource):
-    """Keeps every promise, the optional ones too."""
+    """A source that keeps every promise, the optional ones too."""
 
     def remember_in(self, folder: Folder) -> None:
         self.folder = folder
@@ -167,7 +167,7 @@ def subject(source: type[MemorySource]) -> SourceSubject:
     )
 
 
-# -- the faulty ones ---------------------------------------------------------------------------------------------------
+# -- faulty sources ----------------------------------------------------------------------------------------------------
 
 
 class _Data(MemoryData):
@@ -191,14 +191,14 @@ class LosesTheFirstRowOfABatch(MemorySource):
 
 
 class StartsInclusive(MemorySource):
-    """A cursor names the last row read, and reading begins with it."""
+    """A cursor names the last row read, and reading starts with it."""
 
     def cursor(self, offset: str, previous: Cursor) -> Cursor:
         return {"kind": "memory", "at": json.loads(offset)["at"] - 1}
 
 
 class CountsFromItsStart(MemorySource):
-    """The cursor is right for the first driver only: it counts what this one has read."""
+    """The cursor is right for the first driver only: it counts only rows that this driver has read."""
 
     def checked(self, cursor: Cursor) -> int:
         self.base = super().checked(cursor)
@@ -222,7 +222,7 @@ class _ConsumingData(_Data):
 
 
 class ForgetsWhatItHasGiven(MemorySource):
-    """As a queue: what was read is not there any more."""
+    """As a queue: rows disappear when they are read."""
 
     data = _ConsumingData
 
@@ -237,7 +237,7 @@ class _ToTheNewestData(_Data):
 
 
 class ReadsToTheNewest(MemorySource):
-    """A batch holds whatever is there when it is run."""
+    """A batch has all rows that exist when it runs."""
 
     data = _ToTheNewestData
 
@@ -257,7 +257,7 @@ class HasNoJson(MemorySource):
 
 
 class HasTuples(MemorySource):
-    """JSON gives them back as lists."""
+    """JSON returns them as lists."""
 
     def cursor(self, offset: str, previous: Cursor) -> Cursor:
         return {**super().cursor(offset, previous), "range": (0, 1)}
@@ -280,7 +280,7 @@ class ArrivesThoughEndless(MemorySource):
 
 
 class AsksForTheEndOfNow(MemorySource):
-    """Compares with what is there now, not with the end that was asked for."""
+    """Compares with the current end, not with the given one."""
 
     def reached(self, cursor: Cursor, end: Cursor) -> bool:
         return int(str(cursor["at"])) >= len(self.input.rows)
@@ -292,7 +292,7 @@ class HasAnEndThatStays(MemorySource):
 
 
 class ComparesForEquality(MemorySource):
-    """Who has read beyond an end has not reached it."""
+    """Does not count a cursor beyond the end as reached."""
 
     def reached(self, cursor: Cursor, end: Cursor) -> bool:
         return cursor["at"] == end["at"]
@@ -305,7 +305,7 @@ class TakesAnyCursor(MemorySource):
 
 
 class StumblesOverItsCursor(MemorySource):
-    """A KeyError or a TypeError, not an error for an operator."""
+    """Raises a KeyError or a TypeError, not an error for an operator."""
 
     def checked(self, cursor: Cursor) -> int:
         return int(cursor["at"])  # type: ignore[arg-type]
@@ -343,7 +343,7 @@ class WritesWhenItChecks(RememberingSource):
 
 
 class WritesItsMemory(RememberingSource):
-    """Has a file in the folder for every cursor, and needs it to go on."""
+    """Has a file in the folder for every cursor, and needs it to continue."""
 
     def cursor(self, offset: str, previous: Cursor) -> Cursor:
         found = super().cursor(offset, previous)
@@ -385,7 +385,7 @@ class FindsDamageInTheWhole(WritesItsMemory):
 
 
 class FindsDamageWithSizesOnly(WritesItsMemory):
-    """Misses a file that was cut."""
+    """Does not find a truncated file."""
 
     @classmethod
     def memory_damage(cls, folder: Folder, cursors: Sequence[Cursor]) -> Sequence[SourceInvalid | None]:
@@ -417,7 +417,7 @@ class IsKnownByItsNameOnly(MemorySource):
 
 
 class RemembersItsIdentity(MemorySource):
-    """Asks once, as for a connection's metadata, and never again."""
+    """Reads its identity once, as from a connection's metadata, and never again."""
 
     known: Mapping[str, str] | None = None
 
@@ -433,7 +433,7 @@ class LimitsNothing(MemorySource):
 
 
 class LimitsForGood(MemorySource):
-    """Limited again and again."""
+    """Can be limited repeatedly."""
 
     def limited(self, rows: int) -> MemorySource | None:
         return type(self)(self.name, rows)

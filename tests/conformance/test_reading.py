@@ -1,4 +1,4 @@
-"""Python data sources of every kind are run without a JVM as Spark runs them; what is none is refused."""
+"""Python data sources of every kind run without a JVM as in Spark; any other stream is refused."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class SimpleSource(MemorySource):
 
 
 class ReaderWithoutLimits(MemoryReader):
-    """As readers were before Spark 4.2."""
+    """A reader as before Spark 4.2."""
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
         return {"at": len(self.rows)}
@@ -72,7 +72,7 @@ class TestSourcesOfEveryKind(SourceConformance):
         return subject(source)
 
 
-def test_the_limit_of_a_reader_is_kept() -> None:
+def test_the_limit_of_a_reader_is_applied() -> None:
     INPUTS["bounded"] = Input([1, 2, 3, 4, 5])
 
     batches = PythonReading().batches(MemorySource("bounded", limit=2), {"kind": "memory", "at": 0})
@@ -80,7 +80,7 @@ def test_the_limit_of_a_reader_is_kept() -> None:
     assert [[row["n"] for row in batch.rows] for batch in batches] == [[1, 2], [3, 4], [5]]
 
 
-def test_a_stream_that_is_no_python_data_source_is_refused() -> None:
+def test_a_stream_without_a_python_data_source_is_refused() -> None:
     class Other(MemorySource):
         def read(self, spark: Any, cursor: Cursor) -> Any:
             return object()

@@ -1,4 +1,4 @@
-"""The suite for sinks condemns every fault that it is there for, and acquits a sink without one."""
+"""The suite for sinks finds each planted fault, and accepts a sink without one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNTEREXAMPLES: dict[str, list[type[MemorySink]]] = {
     ],
     "what_is_published_again_is_not_shown_again": [faulty.HasNoMarker],
     "a_driver_that_died_before_the_acknowledgement_is_succeeded_without_a_double": [
-        faulty.RemembersInTheProcess,
+        faulty.KeepsItsMarkerInTheProcess,
         faulty.NamesTheIncarnation,
     ],
     "epochs_follow_each_other": [faulty.WantsEveryNumber],
@@ -28,7 +28,7 @@ COUNTEREXAMPLES: dict[str, list[type[MemorySink]]] = {
     "two_drivers_at_once_show_an_epoch_once": [faulty.ChecksThenActs],
     "closing_publishes_nothing": [faulty.PublishesWhenClosed],
     "sinks_and_stores_share_nothing": [faulty.SharesItsMarker, faulty.SharesItsMarkerBetweenStores],
-    "a_zombie_is_refused_once_its_successor_has_published": [faulty.FencesNobody],
+    "a_zombie_is_refused_once_its_successor_has_published": [faulty.FencesNothing],
     "a_zombie_repeats_nothing_that_its_successor_published": [faulty.HasNoMarker],
     "a_staged_file_that_is_missing_is_damage": [
         faulty.ReadsUnverified,
@@ -48,16 +48,16 @@ COUNTEREXAMPLES: dict[str, list[type[MemorySink]]] = {
     "a_target_in_the_place_of_another_begins_without_a_marker": [faulty.KnowsNoReplacement],
     "a_target_in_the_place_of_another_may_have_a_marker_of_the_time_before": [faulty.KnowsNoReturn],
     "rows_sent_ahead_are_shown_with_their_epoch_and_not_before": [
-        faulty.ShowsWhatIsSentAhead,
+        faulty.ShowsEarlySends,
         faulty.SendsEverythingAgain,
     ],
     "rows_sent_ahead_for_an_epoch_that_is_given_up_are_not_shown": [
-        faulty.KeepsWhatWasGivenUp,
+        faulty.KeepsAbortedRows,
         faulty.DropsNothing,
     ],
-    "rows_that_a_dead_driver_sent_ahead_are_not_shown": [faulty.SharesWhatIsOpen],
+    "rows_that_a_dead_driver_sent_ahead_are_not_shown": [faulty.SharesOpenRows],
     "descriptions_are_texts_without_secrets": [faulty.ShowsItsPassword],
-    "what_a_sink_tells_is_what_it_has_published": [faulty.TellsAnOldEpoch, faulty.TellsWhatOthersHave],
+    "what_a_sink_tells_is_what_it_has_published": [faulty.ReportsAnOldEpoch, faulty.ReportsOthersEpochs],
     "telling_changes_nothing_and_fences_nobody": [faulty.FencesWhenAsked],
     "a_whole_result_replaces_the_rows_before": [
         faulty.AppendsWholeResults,
@@ -85,7 +85,7 @@ class TestASinkThatStagesInAPlaceOfItsOwn(SinkConformance):
 @pytest.mark.parametrize(
     ("promise", "sink"), [(promise, sink) for promise, sinks in COUNTEREXAMPLES.items() for sink in sinks]
 )
-def test_a_fault_is_condemned(promise: str, sink: type[MemorySink], tmp_path: Path) -> None:
+def test_a_planted_fault_is_found(promise: str, sink: type[MemorySink], tmp_path: Path) -> None:
     with pytest.raises((PromiseBroken, CkptError)):
         getattr(SinkConformance(), f"test_{promise}")(subject(sink, tmp_path, staging="tidying" in promise))
 

@@ -1,4 +1,4 @@
-"""The suite for sources condemns every fault that it is there for, and acquits a source without one."""
+"""The suite for sources finds each planted fault, and accepts a source without one."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TestASourceWhoseMemoryCanBeChecked(SourceConformance):
 @pytest.mark.parametrize(
     ("promise", "source"), [(promise, source) for promise, sources in COUNTEREXAMPLES.items() for source in sources]
 )
-def test_a_fault_is_condemned(promise: str, source: type[MemorySource]) -> None:
+def test_a_planted_fault_is_found(promise: str, source: type[MemorySource]) -> None:
     with pytest.raises((PromiseBroken, CkptError)):
         getattr(SourceConformance(), f"test_{promise}")(subject(source))
 

@@ -1,4 +1,4 @@
-"""When acknowledgements go into the log without an epoch."""
+"""Acknowledgements are recorded in the log without an epoch, at once or after a wait."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EMPTY = Manifest(job="job", epoch=0, incarnation=0, attempt="initial", created_m
 
 
 class Job:
-    """A core whose log and sink answer when a test says so."""
+    """A core whose log and sink answer when the test says so."""
 
     def __init__(self, shape=SHAPE, acked=None, standing=None):
         self.core = EpochProtocol(shape, RecoveryPoint(1, EMPTY, 0, "latest"), standing, acked)
@@ -64,7 +64,7 @@ class Job:
         )
 
     def decided(self):
-        """An epoch with a row is in the log; returns its number, whose publish was asked for."""
+        """Commit an epoch with a row; return its number, whose publish was requested."""
         self.tell(EpochRequested(Reason.SAVEPOINT, "named"))
         self.markers += 1
         self.batch()
@@ -88,7 +88,7 @@ class Job:
 
 @pytest.fixture
 def job():
-    """The log knows one acknowledgement of its sink."""
+    """The log has one acknowledgement of its sink."""
     job = Job()
     job.published(job.decided())
     job.logged()
@@ -100,7 +100,7 @@ def test_a_sinks_first_acknowledgement_goes_into_the_log_at_once():
     assert job.published(job.decided()) == [[2]]
 
 
-def test_no_later_one_does(job):
+def test_a_sinks_later_acknowledgements_wait(job):
     assert job.published(job.decided()) == []
 
 
@@ -139,7 +139,7 @@ def test_an_idle_jobs_acknowledgement_goes_into_the_log_after_the_wait(job):
 
 
 def test_a_job_with_long_intervals_does_not_wait_for_its_next_epoch(job):
-    """The row takes the place of a renewal, so rows that were read are no reason to wait."""
+    """The row replaces a renewal, so rows that were read are no reason to wait."""
     job.published(job.decided())
     job.batch()
     assert job.waited() == [[3]]
@@ -152,8 +152,8 @@ def test_a_job_with_an_open_epoch_waits_for_its_commit(job):
     assert job.timers() == [70]
 
 
-def test_an_acknowledgement_that_has_not_waited_that_long_waits_on(job):
-    """Where an epoch comes soon after the other, none costs a commit more."""
+def test_an_acknowledgement_waits_for_its_full_time(job):
+    """With an epoch soon after the other, none needs another commit."""
     job.published(job.decided())
     job.published(job.decided())
     assert job.waited() == []
@@ -161,7 +161,7 @@ def test_an_acknowledgement_that_has_not_waited_that_long_waits_on(job):
     assert job.waited() == [[4]]
 
 
-def test_an_epoch_per_batch_costs_no_other_commit():
+def test_an_epoch_per_batch_needs_no_other_commit():
     job = Job(replace(SHAPE, every_batch=True))
     job.published(job.decided())
     job.logged()
@@ -169,8 +169,8 @@ def test_an_epoch_per_batch_costs_no_other_commit():
         assert job.published(job.decided()) == []
 
 
-def test_nothing_is_recorded_behind_the_end(job):
-    """Whoever leaves tells the log."""
+def test_nothing_is_recorded_after_the_end(job):
+    """The end of an incarnation records acknowledgements anyway."""
     fresh = Job()
     fresh.tell(StopRequested())
     fresh.markers += 1
@@ -184,6 +184,6 @@ def test_the_first_one_of_a_replaced_sink_goes_into_the_log_at_once():
     assert job.published(job.decided()) == [[2]]
 
 
-def test_a_sink_that_the_log_knows_to_have_something_has_no_first_one():
+def test_a_sink_with_a_recorded_acknowledgement_has_no_first_one():
     job = Job(acked={"out": 1})
     assert job.published(job.decided()) == []

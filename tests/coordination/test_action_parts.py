@@ -1,4 +1,4 @@
-"""The parts of a batch's action add up to it, whatever the tasks' clocks say."""
+"""The parts of a batch's action add up to its duration, for any clocks of the tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def task(partition, began, ended, snapshot=0.0):
 BUSY = [task(0, 1130, 1250, 30.0), task(1, 1140, 1300, 25.0)]
 
 
-def test_the_action_is_spent_before_the_first_group_in_groups_and_behind_the_last():
+def test_an_action_has_parts_before_the_first_group_in_groups_and_after_the_last():
     assert action_parts_ms([*BUSY, action()]) == {"fetch": 130, "operator": 140, "snapshot": 30, "staging": 100}
 
 
@@ -36,7 +36,7 @@ def test_parts_add_up_to_the_action_when_the_tasks_clock_is_another_one(off_ms):
     assert min(parts.values()) >= 0
 
 
-def test_without_an_operator_or_without_moments_nothing_is_said():
+def test_an_action_without_an_operator_or_times_has_no_parts():
     assert action_parts_ms([action()]) == {}
     assert action_parts_ms(BUSY) == {}
     assert action_parts_ms([Report("operator", 0, 0, "totals", {"late": 0}), action()]) == {}

@@ -1,4 +1,4 @@
-"""The unit tests of the epoch protocol take every branch of it; the figure is measured each time."""
+"""The unit tests of the epoch protocol cover every branch of it; each run measures the coverage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TESTS = ("protocol", "epochs_of_an_incarnation", "ack_records", "sending", "unpu
 
 
 def not_taken(folder: Path, tests: Sequence[str]) -> dict[str, list[object]]:
-    """Lines and branches of the shipped machines that these test files leave out, by module."""
+    """Return lines and branches of the shipped machines that these test files do not cover, by module."""
     modules = ",".join(f"*/spark_ckpt/coordination/{name}.py" for name in MACHINES)
     environment = {**os.environ, "COVERAGE_FILE": str(folder / "data")}
     measured = ["-m", "coverage", "run", "--branch", "--source=spark_ckpt.coordination"]
@@ -35,9 +35,9 @@ def not_taken(folder: Path, tests: Sequence[str]) -> dict[str, list[object]]:
     return {Path(name).stem: [*each["missing_lines"], *each["missing_branches"]] for name, each in files.items()}
 
 
-def test_the_unit_tests_of_the_shipped_machines_take_every_branch(tmp_path: Path) -> None:
+def test_the_unit_tests_of_the_shipped_machines_cover_every_branch(tmp_path: Path) -> None:
     assert not_taken(tmp_path, TESTS) == {name: [] for name in MACHINES}
 
 
-def test_a_branch_that_no_test_takes_is_seen(tmp_path: Path) -> None:
+def test_a_branch_without_a_test_is_found(tmp_path: Path) -> None:
     assert not_taken(tmp_path, ("ack_records",))["protocol"]

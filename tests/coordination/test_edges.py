@@ -1,4 +1,4 @@
-"""What of an edge belongs to a cut, and what of it nobody needs any more."""
+"""Edges: the part of an edge that belongs to a cut, and segments that no epoch needs any more."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def put(*segments: StagedFileRecord) -> list[Report]:
     return [Report("tap", each.task, number, f"{EDGE}loop", asdict(each)) for number, each in enumerate(segments)]
 
 
-def test_segments_are_taken_off_in_the_order_of_tasks() -> None:
+def test_segments_are_consumed_in_the_order_of_tasks() -> None:
     reports = put(segment(1, task=1), segment(0, task=0))
     assert [each.path for each in segments_in(reports)["loop"]] == ["s0", "s1"]
 
 
-def test_a_cut_names_what_is_in_flight_between_its_two_positions() -> None:
+def test_a_cut_has_the_segments_between_its_two_positions() -> None:
     log = EdgeLog(None)
     log.advance(0, [segment(0), segment(1, rows=3)])
     log.advance(1, [segment(2)])
@@ -46,7 +46,7 @@ def test_a_cut_names_what_is_in_flight_between_its_two_positions() -> None:
     assert [file.path for file in cut.files] == ["s1", "s2"]
 
 
-def test_an_incarnation_counts_from_what_was_in_flight_at_its_cut() -> None:
+def test_an_incarnation_counts_from_the_segments_in_flight_at_its_cut() -> None:
     before = EdgeLog(None)
     before.advance(0, [segment(0), segment(1)])
     before.advance(1, [])
@@ -57,7 +57,7 @@ def test_an_incarnation_counts_from_what_was_in_flight_at_its_cut() -> None:
 
 
 @pytest.mark.parametrize("taken", [-1, 2])
-def test_nobody_consumes_what_is_not_there(taken: int) -> None:
+def test_consuming_missing_segments_is_refused(taken: int) -> None:
     log = EdgeLog(None)
     log.advance(0, [segment(0)])
     with pytest.raises(ProtocolViolation, match="segments consumed"):
@@ -89,10 +89,10 @@ def test_rows_on_an_edge_are_no_sinks_rows() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.sampled_from(["", "decide", "abort"]))))
-def test_a_segment_is_spent_once_if_no_epoch_names_it_and_never_else(
+def test_a_segment_is_released_once_when_no_epoch_names_it(
     steps: list[tuple[int, int, str]],
 ) -> None:
-    """A batch puts some segments on the edge and takes some off; then perhaps an epoch ends, decided or given up."""
+    """A batch puts some segments on the edge and takes some off; then an epoch may end, committed or aborted."""
     base, number, taken, epoch = manifest(0), 0, 0, 0
     builder = EpochBuilder(base, {}, None, (SHAPE,))
     named: set[str] = set()
@@ -123,15 +123,15 @@ def test_a_segment_is_spent_once_if_no_epoch_names_it_and_never_else(
 # -- bounds -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_takes_whole_segments_within_the_bound_and_one_in_any_case() -> None:
+def test_a_batch_takes_complete_segments_within_the_bound_and_at_least_one() -> None:
     five = [segment(number, rows=2) for number in range(5)]
     assert [Bound(rows).portion(five) for rows in (1, 3, 4, 9, 10, 99)] == [1, 1, 2, 4, 5, 5]
     assert Bound(1).portion([]) == 0
 
 
 def most_on_the_edge(bound: Bound, arriving: list[int], times: int, takes: int) -> int:
-    """Rows that an edge held at most, of a job that multiplies the rows of its sources in front of it and takes `takes` segments
-    of the edge a batch. It has to come to its end."""
+    """Return the largest number of rows on an edge. The job multiplies the rows of its sources before the edge, takes `takes`
+    segments of the edge per batch, and must come to its end."""
     log, queue, most = EdgeLog(None), list(arriving), 0
     for batch in range(10 * times * (sum(arriving) + len(arriving)) + 10):
         rests = bound.full({"edge": log.rows})
@@ -145,12 +145,12 @@ def most_on_the_edge(bound: Bound, arriving: list[int], times: int, takes: int) 
 
 
 @given(st.integers(1, 20), st.lists(st.integers(0, 5), max_size=20), st.integers(1, 4), st.integers(1, 3))
-def test_an_edge_holds_no_more_than_its_bound_and_what_one_batch_puts_on(
+def test_an_edge_has_at_most_its_bound_and_the_rows_of_one_batch(
     rows: int, arriving: list[int], times: int, takes: int
 ) -> None:
     assert most_on_the_edge(Bound(rows), arriving, times, takes) <= rows + times * max(arriving, default=0)
 
 
-def test_an_edge_whose_sources_never_rest_grows_without_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edge_whose_sources_never_pause_grows_without_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Bound, "full", lambda self, rows: ())
     assert most_on_the_edge(Bound(5), [5] * 20, 2, 1) > 100

@@ -1,4 +1,4 @@
-"""What belongs to an epoch, gathered from batches: nothing is lost by an abort, nothing counted twice."""
+"""The content of an epoch, collected from batches: an abort loses nothing, and nothing is counted twice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def builder(base=EMPTY, delay_ms=None):
 
 
 def offsets(batch=0, watermark_ms=0):
-    """What a batch's offset log says of the watermark."""
+    """Return a batch's offset log entry with its watermark."""
     return watermark_ms
 
 
@@ -29,7 +29,7 @@ def staged(path, task=0, part=0, rows=1, sink="out"):
     return Report("tap", task, 1, sink, asdict(file))
 
 
-def told(group=0, **body):
+def report(group=0, **body):
     return Report("operator", group, 1, "totals", body)
 
 
@@ -40,7 +40,7 @@ def state_file(group, epoch, kind="changes"):
 
 
 def acked(group, epoch, kind="changes"):
-    return told(group, epoch=epoch, groups=[group], files=[state_file(group, epoch, kind).model_dump(mode="json")])
+    return report(group, epoch=epoch, groups=[group], files=[state_file(group, epoch, kind).model_dump(mode="json")])
 
 
 def paths(ended, sink="out"):
@@ -64,9 +64,9 @@ def test_a_batch_after_the_barrier_belongs_to_the_next_epoch():
 
 def test_an_aborted_epochs_rows_come_before_the_next_ones():
     epoch = builder()
-    epoch.add(offsets(0), [staged("first"), told(rows_in=3), staged("aside", sink="rejected")])
+    epoch.add(offsets(0), [staged("first"), report(rows_in=3), staged("aside", sink="rejected")])
     epoch.end(1, {})
-    epoch.add(offsets(1), [staged("second"), told(rows_in=4, late=1)])
+    epoch.add(offsets(1), [staged("second"), report(rows_in=4, late=1)])
     epoch.aborted(1)
     following = epoch.end(2, {})
     assert paths(following) == ["first", "second"]
@@ -74,7 +74,7 @@ def test_an_aborted_epochs_rows_come_before_the_next_ones():
     assert (following.gathered.rows_in, following.gathered.late, following.gathered.rows_out) == (7, {"totals": 1}, 2)
 
 
-def test_rows_after_an_abort_stay_behind_those_before_it():
+def test_rows_after_an_abort_come_after_those_before_it():
     epoch = builder()
     epoch.add(offsets(0), [staged("first")])
     epoch.end(1, {})
@@ -86,7 +86,7 @@ def test_rows_after_an_abort_stay_behind_those_before_it():
     assert paths(epoch.end(3, {})) == ["first", "second", "third"]
 
 
-def test_a_decided_epochs_rows_never_come_again():
+def test_a_committed_epochs_rows_never_come_again():
     epoch = builder()
     epoch.add(offsets(0), [staged("first")])
     epoch.end(1, {})
@@ -147,7 +147,7 @@ def test_a_late_ack_of_an_aborted_epoch_extends_the_chain_and_acknowledges_no_ot
 
 def test_a_group_without_changes_acknowledges_without_a_file():
     epoch = builder()
-    epoch.add(offsets(), [told(3, epoch=1, groups=[3], files=[])])
+    epoch.add(offsets(), [report(3, epoch=1, groups=[3], files=[])])
     ended = epoch.end(1, {})
     assert (ended.groups_acked, ended.chains) == ({("totals", 3)}, {})
 
@@ -156,7 +156,7 @@ def test_a_group_without_changes_acknowledges_without_a_file():
     ("delay_ms", "times", "expected"),
     [(10, [100, 50, 200], [90, 90, 190]), (None, [100, 50, 200], [0, 0, 0]), (1000, [100, 0, 0], [0, 0, 0])],
 )
-def test_the_watermark_trails_the_greatest_event_time_and_never_goes_back(delay_ms, times, expected):
+def test_the_watermark_follows_the_greatest_event_time_and_never_decreases(delay_ms, times, expected):
     epoch = builder(delay_ms=delay_ms)
     seen = []
     for number, time_ms in enumerate(times, 1):
@@ -175,16 +175,16 @@ def test_the_watermark_is_at_least_sparks_and_at_least_the_base_epochs():
 
 def test_late_rows_are_those_of_their_operator_and_an_abort_loses_none():
     epoch = builder()
-    epoch.add(offsets(), [told(late=2), told(1, late=1), Report("operator", 0, 1, "other", {"late": 5})])
+    epoch.add(offsets(), [report(late=2), report(1, late=1), Report("operator", 0, 1, "other", {"late": 5})])
     epoch.end(1, {})
     epoch.aborted(1)
-    epoch.add(offsets(), [told(late=4)])
+    epoch.add(offsets(), [report(late=4)])
     assert epoch.end(2, {}).gathered.late == {"totals": 7, "other": 5}
 
 
-def test_rows_are_counted_where_they_leave_once_however_many_sinks_there_are():
+def test_output_rows_are_counted_once_for_any_number_of_sinks():
     epoch = builder()
-    counts = epoch.add(offsets(), [staged("a", rows=5), staged("b", rows=5, sink="other"), told(rows_in=9, late=2)])
+    counts = epoch.add(offsets(), [staged("a", rows=5), staged("b", rows=5, sink="other"), report(rows_in=9, late=2)])
     assert counts == {"numInputRows": 9, "numOutputRows": 5, "rejected": 0, "late": 2}
 
 
@@ -200,9 +200,9 @@ def test_rejected_records_are_counted_and_their_file_is_staged():
 
 
 @pytest.mark.parametrize(
-    "reports", [[told(rows_in=1)], [staged("a")], [Report("input", 0, 1, "rejected/1", {"rejected": 1})]]
+    "reports", [[report(rows_in=1)], [staged("a")], [Report("input", 0, 1, "rejected/1", {"rejected": 1})]]
 )
-def test_anything_that_happened_ends_idleness_until_the_barrier(reports):
+def test_every_report_ends_idleness_until_the_barrier(reports):
     epoch = builder()
     assert epoch.idle
     epoch.add(offsets(), reports)
@@ -219,7 +219,7 @@ def test_a_source_that_moved_without_rows_ends_idleness_too():
     epoch.end(1, {})
     assert epoch.idle
     epoch.aborted(1)
-    assert not epoch.idle, "the cursors are not decided yet"
+    assert not epoch.idle, "the cursors are not committed yet"
 
 
 def test_a_pinned_epoch_holds_cursors_and_nothing_else():
@@ -235,7 +235,7 @@ def test_an_ended_epochs_cursors_are_those_of_its_barrier():
     assert ended.cursors == {"in": {"count": 1}}
 
 
-def test_a_task_that_passed_a_barrier_in_part_ends_the_incarnation():
+def test_a_task_with_only_a_part_of_a_barrier_ends_the_incarnation():
     epoch = EpochBuilder(EMPTY, {}, None)
     with pytest.raises(ProtocolViolation, match="totals passed the barrier of epoch 4 in part only"):
-        epoch.add(offsets(), [told(late=0, epoch=4)])
+        epoch.add(offsets(), [report(late=0, epoch=4)])

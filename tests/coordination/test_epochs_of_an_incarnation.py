@@ -44,7 +44,7 @@ EMPTY = Manifest(job="job", epoch=0, incarnation=0, attempt="initial", created_m
 
 
 class Bench:
-    """A core and what it asked for."""
+    """A core and the effects that it requested."""
 
     shape = SHAPE
 
@@ -89,7 +89,7 @@ def test_the_opening_marker_comes_before_any_barrier(bench):
     assert (offer.marker.kind, offer.marker.number, offer.marker.epoch) == (OPEN, 1, 1)
 
 
-def test_a_job_that_is_behind_offers_its_barrier_before_the_first_batch():
+def test_a_job_with_a_backlog_offers_its_barrier_before_the_first_batch():
     bench = Bench()
     bench.tell(SourcesPinned({"in": {"n": 0}}))
     bench.stored()
@@ -97,35 +97,35 @@ def test_a_job_that_is_behind_offers_its_barrier_before_the_first_batch():
     assert [offer.marker.kind for offer in bench.of(OfferMarker)] == [OPEN, BARRIER]
 
 
-def test_an_incarnation_that_is_replaced_while_it_pins_its_sources_ends_as_fenced():
+def test_an_incarnation_that_loses_its_lease_while_it_pins_its_sources_ends_as_fenced():
     bench = Bench()
     bench.tell(SourcesPinned({"in": {"n": 0}}))
     (end,) = bench.tell(CommitFenced(1, "incarnation 2 is there"))
     assert (end.outcome, type(end.error)) == (Outcome.FENCED, Fenced)
 
 
-def test_an_incarnation_whose_decision_the_log_refuses_ends_with_what_the_log_said(bench):
+def test_an_incarnation_whose_commit_the_log_refuses_ends_with_the_logs_error(bench):
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
     (end,) = [each for each in bench.tell(CommitFenced(2, "incarnation 2 is there")) if isinstance(each, End)]
     assert (end.outcome, end.error.what) == (Outcome.FENCED, "incarnation 2 is there")
 
 
-def test_sources_whose_pinning_the_log_does_not_answer_end_the_incarnation_in_doubt():
+def test_an_incarnation_whose_first_epoch_gets_no_answer_ends_in_doubt():
     bench = Bench()
     bench.tell(SourcesPinned({"in": {"n": 0}}))
     (end,) = bench.tell(CommitOverdue(1))
     assert (end.outcome, type(end.error)) == (Outcome.FAILED, StoreUnreachable)
 
 
-def test_a_decision_that_is_overdue_ends_the_incarnation_in_doubt_and_aborts_nothing(bench):
+def test_an_overdue_commit_ends_the_incarnation_in_doubt_and_aborts_nothing(bench):
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
     (end,) = bench.tell(CommitOverdue(2))
     assert (end.outcome, type(end.error)) == (Outcome.FAILED, StoreUnreachable)
 
 
-def test_a_bound_that_runs_out_behind_the_answer_is_stale_and_is_blamed_for_nothing(bench):
+def test_a_timeout_after_the_answer_is_stale_and_ends_nothing(bench):
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
     (bound,) = [each.elapsed for each in bench.of(ArmTimer) if type(each.elapsed) is TimeoutElapsed]
@@ -147,7 +147,7 @@ def test_an_idle_interval_waits_for_the_first_rows(bench):
     assert [offer.marker.kind for offer in bench.of(OfferMarker)] == [BARRIER]
 
 
-def test_an_older_interval_that_runs_out_late_does_not_take_the_newest_ones_place(bench):
+def test_a_late_older_interval_does_not_replace_the_newest_one(bench):
     (old,) = bench.intervals()
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     (new,) = bench.intervals()
@@ -160,7 +160,7 @@ def test_an_older_interval_that_runs_out_late_does_not_take_the_newest_ones_plac
 
 
 def test_an_idle_stream_ends_an_epoch_for_rows_that_are_due():
-    """The restored epoch holds them back."""
+    """The restored epoch has deferred rows."""
     file = StagedFileRecord(path="a", size_bytes=1, rows=1, lane=0, batch=0, task=0, part=0)
     held = {"out": StagedOutput(sink="out", files=(file,), rows=1)}
     bench, shape = Bench(), replace(SHAPE, sinks={"out": SinkPlace("file:/out", publish_every_ms=1_000)})
@@ -177,7 +177,7 @@ def test_a_batch_is_counted_under_its_number(bench):
     assert count.batch == 7
 
 
-def test_behind_the_end_there_is_only_something_to_tell(bench):
+def test_after_the_end_only_announcements_follow(bench):
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
     bench.stored()
@@ -191,7 +191,7 @@ def test_behind_the_end_there_is_only_something_to_tell(bench):
 
 
 def publishing(bench):
-    """The output that its sink is asked to publish."""
+    """Return the output that the sink is requested to publish."""
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
     bench.stored()
@@ -199,8 +199,8 @@ def publishing(bench):
     return publish.output
 
 
-def test_a_replaced_driver_does_not_announce_an_epoch_that_its_sink_had(bench):
-    """Its successor may have published it while this driver stood still."""
+def test_a_fenced_driver_does_not_announce_an_epoch_that_its_sink_had(bench):
+    """Its successor may have published it while this driver was paused."""
     output = publishing(bench)
     (end,) = bench.tell(PublishEnded("out", output.epoch, rows=1, replayed=True, newest=2))
     assert (type(end), end.outcome, type(end.error)) == (End, Outcome.FENCED, Fenced)
@@ -219,7 +219,7 @@ def test_a_fenced_driver_announces_no_publish_that_ends_later(bench):
     assert bench.tell(PublishEnded("out", output.epoch, rows=1)) == []
 
 
-def test_a_failed_publish_is_asked_for_again_with_the_same_output(bench):
+def test_a_failed_publish_is_requested_again_with_the_same_output(bench):
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
     bench.stored()
@@ -229,7 +229,7 @@ def test_a_failed_publish_is_asked_for_again_with_the_same_output(bench):
     assert again == first
 
 
-def test_an_epoch_is_told_once_it_is_in_the_log_and_not_before(bench):
+def test_an_epoch_is_announced_after_its_commit_and_not_before(bench):
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
     assert bench.of(SayCommitted) == []
@@ -245,7 +245,7 @@ class EveryBatch(Bench):
     shape = replace(SHAPE, every_batch=True)
 
     def begun(self):
-        """Behind its first epoch: a barrier has gone ahead."""
+        """Run the first epoch; a barrier is prefetched."""
         self.tell(SourcesPinned({"in": {"n": 0}}))
         self.stored()
         self.tell(QueryStarting(behind=True))
@@ -253,7 +253,7 @@ class EveryBatch(Bench):
         self.batch(markers=2)
         return self
 
-    def ahead(self):
+    def prefetched(self):
         return [offer.marker.epoch for offer in self.of(OfferMarker) if offer.marker.kind == AHEAD]
 
 
@@ -262,23 +262,23 @@ def short():
     return EveryBatch().begun()
 
 
-def test_the_next_barrier_goes_ahead_before_the_last_epoch_is_stored(short):
-    assert short.ahead() == [3]
+def test_the_next_barrier_is_prefetched_before_the_last_epoch_is_committed(short):
+    assert short.prefetched() == [3]
     kinds = [type(effect) for effect in short.effects]
     assert kinds.index(OfferMarker) < kinds.index(CommitEpoch)
 
 
-def test_a_batch_that_ends_while_the_last_epoch_is_stored_is_decided_behind_it(short):
+def test_a_batch_that_ends_during_a_commit_is_committed_after_it(short):
     (store,) = short.of(CommitEpoch)
     assert not short.batch(markers=3)[1:], "nothing but its count"
     short.tell(EpochCommitted(stamped(store.manifest, "attempt 2", 1), store.names))
     short.tell(short.tick)
     (store,) = short.of(CommitEpoch)
     assert (store.manifest.epoch, store.manifest.cursors) == (3, {"in": {"n": 2}})
-    assert short.ahead() == [4]
+    assert short.prefetched() == [4]
 
 
-def test_a_barrier_that_goes_ahead_of_an_idle_stream_ends_nothing_and_comes_again_with_rows(short):
+def test_a_prefetched_barrier_of_an_idle_stream_ends_nothing_and_is_repeated_with_rows(short):
     short.stored()
     short.tell(short.tick)
     assert not short.batch(markers=3, rows=0)[1:]
@@ -287,17 +287,17 @@ def test_a_barrier_that_goes_ahead_of_an_idle_stream_ends_nothing_and_comes_agai
     assert (offer.marker.kind, offer.marker.epoch) == (BARRIER, 3)
 
 
-def test_a_stop_ends_with_the_barrier_that_has_gone_ahead(short):
+def test_a_stop_uses_the_prefetched_barrier(short):
     short.stored()
     short.tell(StopRequested())
     assert not short.of(OfferMarker)
     short.batch(markers=3, rows=0)
     (store,) = short.of(CommitEpoch)
     assert (store.manifest.epoch, store.manifest.reason) == (3, "stop")
-    assert not short.ahead(), "nothing follows a final epoch"
+    assert not short.prefetched(), "nothing follows a final epoch"
 
 
-def test_an_epoch_that_takes_too_long_takes_the_barrier_that_went_ahead_with_it(short):
+def test_an_epoch_that_times_out_discards_its_prefetched_barrier(short):
     short.stored()
     short.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     (timeout,) = [each for each in short.of(ArmTimer) if type(each.elapsed).__name__ == "TimeoutElapsed"]

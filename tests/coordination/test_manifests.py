@@ -1,4 +1,4 @@
-"""A manifest holds everything that the epoch consists of, and survives the log's wire format."""
+"""A manifest has the complete content of its epoch, and survives the log's wire format."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def ended(**fields):
     )
 
 
-def test_everything_of_the_epoch_is_in_its_manifest():
+def test_the_complete_epoch_is_in_its_manifest():
     acks = [SinkAck(sink="out", epoch=8)]
     manifest = manifest_of(shape(TOTALS), ended(), LINEAGE, "interval", acks)
     assert (manifest.job, manifest.epoch, manifest.incarnation, manifest.base, manifest.previous) == ("job", 9, 3, 7, 8)
@@ -66,7 +66,7 @@ def test_everything_of_the_epoch_is_in_its_manifest():
 
 
 def test_an_epoch_before_the_first_batch_has_state_as_it_was_written():
-    """Under a wider schema the files are written anew by the first barrier: what goes on from here must know that."""
+    """Under a wider schema the first barrier writes the files again: the state must record it."""
     narrow = replace(TOTALS, state_schema="total int")
     base = manifest_of(shape(narrow), ended(), LINEAGE, "interval", [])
     pinned = pinned_of(shape(TOTALS, OperatorShape("more", "k string", "n int", 4)), ended(), LINEAGE, base)
@@ -87,7 +87,7 @@ def test_every_sink_has_an_output_even_without_rows():
     assert (outputs["aside"].root, outputs["aside"].files, outputs["aside"].rows) == ("", (), 0)
 
 
-def test_staged_files_come_back_as_they_were():
+def test_staged_files_survive_the_wire_format():
     manifest = manifest_of(shape(), ended(), LINEAGE, "interval", [])
     read = Manifest.model_validate_json(manifest.model_dump_json())
     assert read == manifest
@@ -99,14 +99,14 @@ def test_every_reason_for_an_epoch_can_be_written_down(reason):
     assert manifest_of(shape(), ended(), LINEAGE, reason, []).reason == reason
 
 
-def test_two_attempts_at_one_epoch_are_told_apart():
+def test_two_attempts_at_one_epoch_differ():
     manifest = manifest_of(shape(), ended(), LINEAGE, "interval", [])
     one, other = stamped(manifest, "one", 5), stamped(manifest, "other", 6)
     assert ((one.attempt, one.created_ms), (other.attempt, other.created_ms)) == (("one", 5), ("other", 6))
     assert stamped(other, "one", 5) == one
 
 
-def test_nothing_rejected_is_nothing_written():
+def test_a_manifest_without_rejected_records_names_none():
     manifest = manifest_of(shape(), ended(gathered=Gathered()), LINEAGE, "interval", [])
     assert (manifest.rejected, manifest.rows_in) == ({}, 0)
 

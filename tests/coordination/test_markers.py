@@ -1,4 +1,4 @@
-"""Which batch ends an epoch: the first one that holds the barrier of the open epoch, and no other."""
+"""An epoch ends with the first batch that holds the barrier of the open epoch, and with no other."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_kinds_differ_from_each_other_and_from_that_of_data_rows():
     assert len({OPEN, BARRIER, AHEAD, NO_MARKER.kind, 0}) == 4
 
 
-def test_no_marker_is_older_than_the_first_one_and_of_no_epoch():
+def test_marker_zero_is_older_than_the_first_one_and_has_no_epoch():
     first = ControlMarkers().offer(OPEN, 0)
 
     assert NO_MARKER.number < first.number == 1

@@ -1,4 +1,4 @@
-"""Outages are bounded in time, failures in number, and neither eats the other's bound."""
+"""Outages are bounded in time and failures in number, and neither uses up the other's bound."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FULL, LOST, BAD = StoreFull("full"), QueryFailed("executor lost"), BadRecord("x"
 
 
 class Trial:
-    """A run in which every incarnation ends as told; `now_s` moves as it says."""
+    """A run in which every incarnation ends as given; `now_s` advances accordingly."""
 
     def __init__(self, **options):
         self.patience = Patience(**{"max_failures": 3, "patience_s": 100.0} | options)
@@ -43,7 +43,7 @@ def test_every_error_is_of_one_kind(error, kind):
     assert kind_of(error) is kind
 
 
-def test_an_outage_is_waited_for_with_growing_pauses_until_patience_ends():
+def test_an_outage_is_retried_with_growing_pauses_until_patience_ends():
     trial = Trial()
     pauses = trial.until_it_gives_up(FULL)
     assert [pause.pause_s for pause in pauses] == [1, 2, 4, 8, 16, 30, 30, 9]
@@ -64,7 +64,7 @@ def test_an_outage_counts_as_no_failure():
     assert trial.ends(LOST) == GiveUp(2, 0.0)
 
 
-def test_workers_that_do_not_start_are_waited_for_and_count_as_no_failure():
+def test_workers_that_do_not_start_are_retried_and_count_as_no_failure():
     trial = Trial(max_failures=0)
     pauses = trial.until_it_gives_up(WorkersNotStarted("late"), lived_s=10)
     assert sum(pause.pause_s for pause in pauses) == 100
@@ -86,20 +86,20 @@ def test_an_epoch_ends_the_outage():
     assert (verdict.waited_s, verdict.pause_s, verdict.attempt) == (0.0, 1.0, 1)
 
 
-def test_lives_that_only_begin_do_not_stretch_the_outage_for_ever():
+def test_incarnations_that_only_begin_do_not_extend_the_outage():
     trial = Trial()
     pauses = trial.until_it_gives_up(FULL, lived_s=5)
     assert sum(pause.pause_s for pause in pauses) == 100
 
 
-def test_an_outage_after_a_long_idle_life_is_a_new_one():
+def test_an_outage_after_a_long_idle_incarnation_is_a_new_one():
     trial = Trial()
     trial.ends(FULL)
     verdict = trial.ends(FULL, lived_s=7200)
     assert (verdict.waited_s, verdict.attempt) == (0.0, 1)
 
 
-def test_what_no_restart_cures_ends_the_run_at_once():
+def test_an_error_that_no_restart_cures_ends_the_run_at_once():
     assert Trial().ends(BAD) == GiveUp(0, 0.0)
     assert Trial().ends(BAD, progressed=True) == GiveUp(0, 0.0)
 
@@ -114,7 +114,7 @@ def test_a_stop_bounds_the_outage_and_nothing_lengthens_it_again():
 
 
 @given(st.lists(st.tuples(st.sampled_from([FULL, LOST]), st.floats(0, 50)), max_size=60))
-def test_whatever_happens_without_an_epoch_the_run_ends(history):
+def test_a_run_without_an_epoch_always_ends(history):
     """At most (failures + 1) outages fit between failures, each no longer than the patience."""
     trial, waited_s = Trial(), 0.0
     for error, lived_s in history:

@@ -58,7 +58,7 @@ def committed(epoch, **more):
 
 
 class Job:
-    """The protocol of an incarnation that continues from epoch 4, and short ways to say what usually happens."""
+    """The protocol of an incarnation that continues from epoch 4, with short methods for its usual events."""
 
     def __init__(self, sinks=("k",), unpublished=None, protocol=EpochProtocol, every_batch=False, held=None, **limits):
         places = {sink: SinkPlace("file:/out") for sink in sinks}
@@ -86,12 +86,12 @@ class Job:
         return self.tell(self.timers[kind])
 
     def begin(self):
-        """The interval of a stream with rows is over."""
+        """End the interval of a stream with rows."""
         self.batch(markers=self.markers)
         return self.elapse(IntervalElapsed)
 
     def batch(self, groups=range(GROUPS), markers=None, rows=1, drained=False):
-        """A batch up to the newest marker; these key groups have a durable snapshot for the epoch of its barrier."""
+        """Run a batch up to the newest marker; these key groups have a durable snapshot for the epoch of its barrier."""
         self.rows += rows
         newest = self.protocol.cut.markers.newest.epoch
         votes = [Report("operator", 0, 0, "sum", {"epoch": newest, "groups": [group]}) for group in groups]
@@ -100,19 +100,19 @@ class Job:
         return self.tell(BatchDone(0, {"in": {"n": self.rows}}, 0, reached, reports, drained=drained))
 
     def stored(self):
-        """The log has the manifest that it was asked to append."""
+        """Acknowledge the manifest that the log was requested to append."""
         (commit,) = self.of(CommitEpoch)
         return self.tell(EpochCommitted(stamped(commit.manifest, f"attempt {commit.manifest.epoch}", 1), commit.names))
 
     def commit(self):
-        """The open epoch is completed and committed."""
+        """Complete and commit the open epoch."""
         self.batch()
         return self.stored()
 
     def publish(self, sink, epoch, **how):
         return self.tell(PublishEnded(sink, epoch, **how))
 
-    # -- what was asked for
+    # -- requested effects
 
     def begun(self):
         return [each.marker.epoch for each in self.of(OfferMarker)]
@@ -184,7 +184,7 @@ def test_intervals_are_short_while_a_standby_waits():
 
 
 @pytest.mark.parametrize("short_ms", [None, 5_000, 9_000])
-def test_a_standby_makes_no_interval_longer(short_ms):
+def test_a_standby_never_lengthens_an_interval(short_ms):
     job = Job(interval_ms=5_000, standby_interval_ms=short_ms)
     assert job.tell(StandbyWaits(True)) == []
     job.begin()
@@ -218,7 +218,7 @@ def test_a_request_without_a_name_names_nothing():
     assert job.commits() == [(5, "interval", ())]
 
 
-def test_a_final_epoch_is_asked_for_by_a_stop_only():
+def test_only_a_stop_requests_a_final_epoch():
     with pytest.raises(InvalidTransition, match="StopRequested"):
         Job().tell(EpochRequested(Reason.STOP))
     with pytest.raises(InvalidTransition, match="STOP or DRAINED"):
@@ -239,14 +239,14 @@ def test_an_epoch_is_not_committed_without_the_snapshot_of_every_key_group(missi
 
 
 class SinksAreEnough(EpochProtocol):
-    """The planted bug: the rows of all sinks are staged."""
+    """A planted bug: staged rows of all sinks are enough."""
 
     def __init__(self, *what):
         super().__init__(*what)
         self.cut.missing_groups = lambda ended: frozenset()
 
 
-def test_an_epoch_that_is_committed_without_a_snapshot_is_seen():
+def test_a_planted_commit_without_a_snapshot_is_found():
     job = Job(protocol=SinksAreEnough)
     job.begin()
     job.batch(groups=())
@@ -282,7 +282,7 @@ def test_a_key_group_that_the_job_does_not_have_is_refused():
     ],
     ids=lambda event: type(event).__name__,
 )
-def test_what_cannot_happen_raises_with_the_story(event):
+def test_an_impossible_event_raises_with_the_story(event):
     job = Job()
     job.begin()
     with pytest.raises(InvalidTransition, match="IDLE: IntervalElapsed"):
@@ -326,7 +326,7 @@ def test_a_commit_of_unknown_outcome_ends_the_run_in_doubt_and_aborts_nothing():
 # -- aborting
 
 
-def test_a_timeout_aborts_and_says_what_was_missing():
+def test_a_timeout_aborts_and_names_the_missing_parts():
     job = Job()
     job.begin()
     job.batch(groups=(0,))
@@ -335,7 +335,7 @@ def test_a_timeout_aborts_and_says_what_was_missing():
     assert (aborted.epoch, aborted.why.rpartition("from ")[2]) == (5, "sum/1, sum/2, sum/3, sum/4, sum/5 and 1 more")
 
 
-def test_few_that_are_missing_are_all_named():
+def test_a_few_missing_key_groups_are_all_named():
     job = Job()
     job.begin()
     job.batch(groups=range(2, GROUPS))
@@ -350,7 +350,7 @@ def test_a_barrier_that_never_reaches_a_batch_is_named():
     assert [each.why.rpartition("from ")[2] for each in job.of(SayAborted)] == ["the barrier's batch"]
 
 
-def test_an_aborted_epoch_is_tried_again_under_a_new_number_after_a_pause():
+def test_an_aborted_epoch_is_retried_under_a_new_number_after_a_pause():
     job = Job()
     job.tell(EpochRequested(Reason.SAVEPOINT, "a"))
     job.elapse(TimeoutElapsed)
@@ -391,7 +391,7 @@ def test_the_run_fails_after_too_many_aborts_in_a_row():
 
 
 def aborts_survived(protocol, limit):
-    """Aborts in a row, without the one that ends the run."""
+    """Return the number of aborts in a row, without the one that ends the run."""
     job = Job(protocol=protocol, max_failed_epochs=limit)
     job.begin()
     survived = 0
@@ -419,11 +419,11 @@ def test_a_run_survives_as_many_aborts_in_a_row_as_it_may(limit):
 
 
 @pytest.mark.parametrize(("protocol", "survived"), [(GivesUpOneEarly, 2), (GivesUpOneLate, 4)])
-def test_a_bound_on_aborts_that_is_off_by_one_is_seen(protocol, survived):
+def test_a_planted_bound_on_aborts_that_is_off_by_one_is_found(protocol, survived):
     assert aborts_survived(protocol, 3) == survived
 
 
-def test_a_committed_epoch_forgives_the_aborts_before_it():
+def test_a_committed_epoch_resets_the_count_of_aborts():
     job = Job(max_failed_epochs=1)
     for _ in range(2):
         job.begin()
@@ -436,7 +436,7 @@ def test_a_committed_epoch_forgives_the_aborts_before_it():
 # -- publishing
 
 
-def test_what_was_left_unpublished_is_published_in_order_before_anything_new_of_that_sink():
+def test_unpublished_epochs_of_a_sink_are_published_in_order_before_new_ones():
     job = Job(sinks=("k", "l"), unpublished={"k": [3, 4]})
     assert job.publishes() == [("k", 3)]
     job.begin()
@@ -449,7 +449,7 @@ def test_what_was_left_unpublished_is_published_in_order_before_anything_new_of_
     assert {sink: list(epochs) for sink, epochs in job.protocol.publication.unpublished.items()} == {"k": [5], "l": [5]}
 
 
-def test_a_sinks_answer_covers_what_it_published_before():
+def test_an_acknowledgement_covers_earlier_epochs():
     job = Job(unpublished={"k": [2, 3, 4]})
     job.publish("k", 3)
     assert job.publishes() == [("k", 4)]
@@ -457,7 +457,7 @@ def test_a_sinks_answer_covers_what_it_published_before():
     assert job.dropped()
 
 
-def test_too_many_unpublished_epochs_hold_back_the_barrier_until_the_sink_catches_up():
+def test_too_many_unpublished_epochs_delay_the_barrier_until_the_sink_catches_up():
     job = Job(max_unpublished=1)
     job.begin()
     job.commit()
@@ -467,7 +467,7 @@ def test_too_many_unpublished_epochs_hold_back_the_barrier_until_the_sink_catche
     assert job.begun() == [6]
 
 
-def test_a_failed_publish_is_tried_again_after_a_pause():
+def test_a_failed_publish_is_retried_after_a_pause():
     job = Job(unpublished={"k": [4]})
     job.publish("k", 4, error=PublishFailed("away"))
     assert job.publishes() == []
@@ -477,7 +477,7 @@ def test_a_failed_publish_is_tried_again_after_a_pause():
     assert job.dropped()
 
 
-def test_publishing_ends_the_run_when_it_cannot_succeed_or_was_tried_too_often():
+def test_a_final_publish_failure_or_too_many_attempts_end_the_run():
     hopeless, unlucky = Job(unpublished={"k": [4]}), Job(unpublished={"k": [4]}, max_publish_attempts=1)
     hopeless.publish("k", 4, error=PublishConflict("the marker differs"))
     unlucky.publish("k", 4, error=PublishFailed("away"))
@@ -538,13 +538,13 @@ def test_sources_that_are_read_to_their_ends_end_the_run_once():
     assert job.commits() == [(5, "drained", ())]
 
 
-def test_the_final_epoch_is_not_held_back_by_a_slow_sink():
+def test_a_slow_sink_does_not_delay_the_final_epoch():
     job = Job(max_unpublished=1, unpublished={"k": [4]})
     job.tell(StopRequested())
     assert job.begun() == [5]
 
 
-def test_a_sink_that_never_answers_does_not_keep_a_stopped_run():
+def test_a_sink_that_never_answers_does_not_block_a_stop():
     job = Job(unpublished={"k": [4]})
     job.tell(StopRequested())
     job.commit()
@@ -553,7 +553,7 @@ def test_a_sink_that_never_answers_does_not_keep_a_stopped_run():
     assert job.end().error.what == "sink k did not publish epochs 4, 5 within 600000 ms"
 
 
-def test_a_savepoint_after_the_final_epoch_is_refused_aloud():
+def test_a_savepoint_after_the_final_epoch_is_refused_with_an_error():
     job = Job()
     job.tell(StopRequested())
     job.commit()
@@ -561,7 +561,7 @@ def test_a_savepoint_after_the_final_epoch_is_refused_aloud():
     assert (note.what, "'late'" in note.detail) == ("request refused", True)
 
 
-def test_a_final_epoch_that_is_aborted_is_tried_again():
+def test_an_aborted_final_epoch_is_retried():
     job = Job()
     job.tell(StopRequested())
     job.elapse(TimeoutElapsed)
@@ -580,7 +580,7 @@ def test_a_final_epoch_that_is_aborted_is_tried_again():
     ],
     ids=lambda event: type(event).__name__,
 )
-def test_a_fenced_incarnation_ends_and_asks_for_nothing_any_more(event):
+def test_a_fenced_incarnation_ends_without_further_requests(event):
     job = Job(unpublished={"k": [4]})
     job.protocol.publication.early.ended = lambda event: None
     job.begin()
@@ -592,7 +592,7 @@ def test_a_fenced_incarnation_ends_and_asks_for_nothing_any_more(event):
 
 
 @pytest.mark.parametrize(("error", "announced"), [(PublishConflict("no"), 1), (Fenced("replaced"), 0)])
-def test_after_the_end_a_commit_is_announced_and_a_publish_unless_a_successor_does(error, announced):
+def test_after_the_end_a_commit_is_announced_and_a_publish_unless_fenced(error, announced):
     job = Job(sinks=("k", "l"), unpublished={"k": [4], "l": [4]})
     job.tell(EpochRequested(Reason.SAVEPOINT, "a"))
     job.batch()
@@ -634,7 +634,7 @@ def test_limits_out_of_range_are_refused(limits):
         Limits(**limits)
 
 
-def test_limits_at_their_ends_are_taken():
+def test_limits_at_their_bounds_are_accepted():
     limits = Limits(1, 1, 1, 1, 1, max_failed_epochs=0, max_unpublished=1, max_publish_attempts=1)
     assert (limits.max_failed_epochs, limits.max_unpublished, limits.max_publish_attempts) == (0, 1, 1)
 
@@ -644,7 +644,7 @@ def test_unpublished_epochs_that_were_never_committed_are_refused():
         Job(unpublished={"k": [5]})
 
 
-def test_a_number_without_a_commit_comes_again_in_the_next_incarnation():
+def test_a_number_without_a_commit_is_used_again_by_the_next_incarnation():
     """An epoch is (incarnation, epoch)."""
     died, following = Job(), Job()
     died.begin()

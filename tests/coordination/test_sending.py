@@ -1,4 +1,4 @@
-"""When a sink is sent rows of an epoch that is not decided."""
+"""Early sends: a sink gets rows of an epoch before its commit."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from spark_ckpt.errors import Fenced, PublishFailed
 OUT = SinkPlace("file:/out", {"region": "here"}, sends_ahead=True)
 
 
-class AheadBench(Bench):
-    """Each batch stages a file for the sink."""
+class EarlySendBench(Bench):
+    """A bench in which each batch stages a file for the sink."""
 
     shape = replace(SHAPE, sinks={"out": OUT})
 
@@ -48,23 +48,23 @@ class AheadBench(Bench):
         return self.tell(BatchDone(0, {"in": {"n": self.rows}}, 0, markers, reports))
 
     def sent(self):
-        """What a sink was just asked to send: of which epoch, which files."""
+        """Return the epoch and files of the last early send that the sink was requested to do."""
         return [(each.staged.epoch, [file.path for file in each.staged.files]) for each in self.of(SendAhead)]
 
     def ended(self, epoch, error=None):
         return self.tell(AheadEnded("out", epoch, 1, error))
 
 
-class EveryBatch(AheadBench):
-    shape = replace(AheadBench.shape, every_batch=True)
+class EveryBatch(EarlySendBench):
+    shape = replace(EarlySendBench.shape, every_batch=True)
 
 
 @pytest.fixture
 def bench():
-    return AheadBench().begun()
+    return EarlySendBench().begun()
 
 
-def test_rows_go_ahead_batch_by_batch_under_the_number_that_their_epoch_will_have(bench):
+def test_rows_are_sent_early_batch_by_batch_under_the_number_of_their_future_epoch(bench):
     bench.batch(markers=1)
     assert bench.sent() == [(2, ["1.parquet"])]
     (send,) = bench.of(SendAhead)
@@ -85,7 +85,7 @@ def test_one_call_is_under_way_at_a_time(bench):
     assert bench.sent() == [(2, ["1.parquet", "2.parquet"])]
 
 
-def test_the_rows_of_the_barriers_batch_are_on_their_way_before_the_decision_is(bench):
+def test_the_rows_of_the_barriers_batch_are_sent_before_the_commit(bench):
     """The coordinator waits for the log; a lane does not wait for the coordinator."""
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
@@ -97,7 +97,7 @@ def test_the_rows_of_the_barriers_batch_are_on_their_way_before_the_decision_is(
     assert (store.manifest.epoch, store.manifest.incarnation) == (send.staged.epoch, send.staged.incarnation)
 
 
-def test_nothing_goes_ahead_of_an_epoch_that_the_sink_still_owes(bench):
+def test_nothing_is_sent_early_while_an_earlier_epoch_is_unpublished(bench):
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
     bench.stored()
@@ -109,7 +109,7 @@ def test_nothing_goes_ahead_of_an_epoch_that_the_sink_still_owes(bench):
     assert bench.sent() == [(3, ["2.parquet"])]
 
 
-def test_an_epoch_that_waits_to_be_opened_goes_ahead_once_the_one_before_is_published():
+def test_an_unopened_epoch_is_sent_early_once_the_one_before_is_published():
     bench = EveryBatch().begun()
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
@@ -122,7 +122,7 @@ def test_an_epoch_that_waits_to_be_opened_goes_ahead_once_the_one_before_is_publ
     assert bench.sent() == [(3, ["2.parquet"])]
 
 
-def test_rows_of_an_epoch_that_is_given_up_are_dropped_and_go_ahead_under_the_next_number(bench):
+def test_rows_of_an_aborted_epoch_are_dropped_and_sent_under_the_next_number(bench):
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     (bound,) = [each.elapsed for each in bench.of(ArmTimer) if isinstance(each.elapsed, TimeoutElapsed)]
     bench.batch(markers=1)
@@ -135,7 +135,7 @@ def test_rows_of_an_epoch_that_is_given_up_are_dropped_and_go_ahead_under_the_ne
     assert kinds.index(DropAhead) < kinds.index(SendAhead)
 
 
-def test_a_sink_that_failed_is_sent_nothing_ahead_until_it_has_published(bench):
+def test_a_failed_sink_gets_no_early_send_until_it_has_published(bench):
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=1)
     bench.ended(2, PublishFailed("away"))
@@ -148,7 +148,7 @@ def test_a_sink_that_failed_is_sent_nothing_ahead_until_it_has_published(bench):
     assert bench.sent() == [(3, ["3.parquet"])]
 
 
-def test_a_fence_that_is_met_while_rows_go_ahead_ends_the_incarnation(bench):
+def test_a_fence_during_an_early_send_ends_the_incarnation(bench):
     bench.batch(markers=1)
     (end,) = bench.ended(2, Fenced("newer"))
     assert (end.outcome, type(end.error)) == (Outcome.FENCED, Fenced)
@@ -156,8 +156,8 @@ def test_a_fence_that_is_met_while_rows_go_ahead_ends_the_incarnation(bench):
 
 
 @pytest.mark.parametrize("place", [replace(OUT, sends_ahead=False), replace(OUT, publish_every_ms=1)])
-def test_a_sink_that_takes_no_rows_ahead_or_waits_for_several_epochs_gets_none(place):
-    class Bench(AheadBench):
+def test_a_sink_without_early_sends_or_with_deferred_rows_gets_none(place):
+    class Bench(EarlySendBench):
         shape = replace(SHAPE, sinks={"out": place})
 
     bench = Bench().begun()
@@ -168,12 +168,12 @@ def test_a_sink_that_takes_no_rows_ahead_or_waits_for_several_epochs_gets_none(p
 
 def test_nothing_is_sent_of_an_epoch_without_rows(bench):
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
-    super(AheadBench, bench).batch(markers=2)
+    super(EarlySendBench, bench).batch(markers=2)
     assert bench.sent() == []
     assert [each.manifest.epoch for each in bench.of(CommitEpoch)] == [2]
 
 
-def test_files_that_a_sink_was_sent_are_not_asked_for_again():
+def test_files_that_were_sent_are_not_requested_again():
     def file(number):
         return StagedFile(f"{number}", 1, 1, 0, 0, 0, number)
 
@@ -186,7 +186,7 @@ def test_files_that_a_sink_was_sent_are_not_asked_for_again():
     assert [each.staged.epoch for each in sending.due(4, {"out": [file(1)]}, ())] == [4]
 
 
-def test_offers_come_before_what_goes_ahead():
+def test_markers_are_offered_before_early_sends():
     """Spark waits for them."""
     bench = EveryBatch().begun()
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))

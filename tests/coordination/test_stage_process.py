@@ -1,4 +1,4 @@
-"""The protocol between programs: what a program asks for, lets in and says, beside its own epochs."""
+"""The protocol between programs: forced epochs, admitted segments, announced indices, next to a program's own epochs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def indexed(epoch: int = 3, index: int = 40) -> StageProcess:
     return StageProcess(Between.INDEX, EVERY_MS, epoch, index)
 
 
-def test_an_independent_program_asks_for_nothing_and_lets_everything_in() -> None:
+def test_an_independent_program_forces_no_epoch_and_admits_every_segment() -> None:
     stage = StageProcess(Between.INDEPENDENT, EVERY_MS, 3)
     stage.heard(99)
     assert stage.wanted(10**9, idle=False) is None
@@ -36,23 +36,23 @@ def test_a_segment_of_a_later_index_waits_for_an_epoch_of_that_index() -> None:
     assert stage.lets_in(40) and not stage.lets_in(50)
     stage.heard(50)
     assert stage.wanted(40_000, idle=False) == TakeEpoch(50)
-    assert not stage.lets_in(50), "asked is not committed"
+    assert not stage.lets_in(50), "a requested epoch is not committed"
     stage.committed(4, stage.index_of_epoch(40_000))
     assert stage.lets_in(50)
 
 
-def test_the_clock_asks_for_an_epoch_once_an_interval() -> None:
+def test_the_clock_requests_one_epoch_per_interval() -> None:
     stage = indexed()
     assert stage.wanted(49_999, idle=False) is None
     assert stage.wanted(50_000, idle=False) == TakeEpoch(50)
     assert stage.wanted(55_000, idle=False) is None
 
 
-def test_an_idle_program_says_its_index_and_takes_no_epoch() -> None:
+def test_an_idle_program_announces_its_index_and_takes_no_epoch() -> None:
     assert indexed().wanted(70_000, idle=True) == SayIndex(3, 70)
 
 
-def test_a_program_without_an_epoch_cannot_say_an_index() -> None:
+def test_a_program_without_an_epoch_announces_no_index() -> None:
     assert isinstance(indexed(epoch=0, index=0).wanted(70_000, idle=True), TakeEpoch)
 
 
@@ -66,7 +66,7 @@ def test_a_program_that_had_no_index_begins_above_every_line_it_may_have_read() 
     assert stage.index_of_epoch(40_000) == 71
 
 
-def test_programs_with_different_intervals_speak_of_the_same_moments() -> None:
+def test_programs_with_different_intervals_share_their_indices() -> None:
     quick, slow = StageProcess(Between.INDEX, 1000), StageProcess(Between.INDEX, 60_000)
     assert quick.index_of_epoch(120_000) == slow.index_of_epoch(120_500) == 120
 
@@ -83,7 +83,7 @@ def test_epochs_are_forced_where_the_machine_for_messages_forces_checkpoints(sta
 
 
 def forced_by_stage(stamps: tuple[int, ...]) -> list[tuple[int, int]]:
-    """First and last index that each epoch serves which a program takes before it lets segments with these stamps in."""
+    """Return the first and last index of each epoch that a program takes before it admits segments with these stamps."""
     stage, forced = StageProcess(Between.INDEX, EVERY_MS, 1, 1), []
     for stamp in stamps:
         if not stage.lets_in(stamp):
@@ -97,7 +97,7 @@ def forced_by_stage(stamps: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def forced_by_machine(stamps: tuple[int, ...]) -> list[tuple[int, int]]:
-    """The same of the checkpoints that `IndexWorker` takes before it delivers messages with these indices."""
+    """Return the same for the checkpoints that `IndexWorker` takes before it delivers messages with these indices."""
     graph = Graph("pair", (("s", "k"),))
     worker = IndexWorker(Birth(ProcessId("k"), graph, Incarnation(1), {}, ProtocolSettings()))
     worker.index, forced, delivered, low = 1, [], 0, 0
@@ -120,7 +120,7 @@ def forced_by_machine(stamps: tuple[int, ...]) -> list[tuple[int, int]]:
     return forced
 
 
-# -- stages with one decision -------------------------------------------------------------------------------------------
+# -- stages that share their commits ------------------------------------------------------------------------------------
 
 
 def staged(protocol: Between, *served: tuple[int, int], reads: bool = True) -> StageProcess:
@@ -132,7 +132,7 @@ def staged(protocol: Between, *served: tuple[int, int], reads: bool = True) -> S
 @pytest.mark.parametrize("protocol", [Between.UNALIGNED, Between.ALIGNED])
 def test_sinks_publish_the_epoch_of_the_newest_line_that_every_stage_serves(protocol: Between) -> None:
     stage = staged(protocol, (5, 40), (6, 40), (7, 50), (8, 60))
-    assert stage.publishes_up_to == 0, "nothing is decided yet"
+    assert stage.publishes_up_to == 0, "no line is committed yet"
     stage.decide([60, 45])
     assert stage.publishes_up_to == 7
     stage.decide([60, 50])
@@ -142,14 +142,14 @@ def test_sinks_publish_the_epoch_of_the_newest_line_that_every_stage_serves(prot
     assert stage.publishes_up_to == 9
 
 
-def test_a_decision_is_never_taken_back() -> None:
+def test_a_committed_line_is_never_reverted() -> None:
     stage = staged(Between.UNALIGNED, (5, 40), (6, 50))
     stage.decide([50, 50])
     stage.decide([50, 40])
     assert (stage.decided, stage.publishes_up_to) == (50, 6)
 
 
-def test_an_epoch_that_serves_a_decided_line_later_is_published_then() -> None:
+def test_an_epoch_that_serves_an_already_committed_line_is_published() -> None:
     stage = staged(Between.UNALIGNED, (5, 40))
     stage.committed(6, 40)
     stage.committed(6, 50)
@@ -165,7 +165,7 @@ def test_an_aligned_stage_waits_for_the_rows_before_the_line() -> None:
     stage = staged(Between.ALIGNED, (3, 40))
     assert stage.wanted(90_000, False, reached=0, arriving=0) is None
     assert stage.wanted(90_000, False, reached=0, arriving=50) == TakeEpoch(50)
-    assert stage.wanted(90_000, False, reached=0, arriving=50) is None, "asked already"
+    assert stage.wanted(90_000, False, reached=0, arriving=50) is None, "requested already"
     assert stage.index_of_epoch(90_000) == 40, "the epoch may have been cut before the last rows"
     stage.committed(4, 40)
     assert stage.wanted(90_000, True, reached=50, arriving=50) == SayIndex(4, 50)

@@ -1,4 +1,4 @@
-"""When a standby takes over: not before its time, not later than its bound, once. Each rule is checked on a planted bug, too."""
+"""The takeover of a standby: not before its time, not later than its bound, once. A planted bug tests each rule."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def read(local_ms: int, token: int = 1, lease_of: int = 1, free: bool = False) -
 
 
 def looks(from_ms: int, to_ms: int, token: int = 1, lease_of: int = 1) -> list[LeaseRead]:
-    """The log as it was read again and again."""
+    """Return repeated reads of the log."""
     return [read(at, token, lease_of) for at in range(from_ms, to_ms + 1, LOOK_MS)]
 
 
 def taken(kind: Kind, *events: Event) -> list[TakeOver]:
-    """What a new machine takes when all this happens."""
+    """Return the takeovers of a new machine after these events."""
     machine = kind(MARGIN_MS, GAP_MS)
     return [effect for event in events for effect in machine.handle(event) if isinstance(effect, TakeOver)]
 
@@ -47,7 +47,7 @@ def counts_from_the_newest_renewal(kind: Kind) -> None:
     assert taken(kind, *renewed) == []
 
 
-def takes_what_was_given_up_at_once(kind: Kind) -> None:
+def takes_a_released_lease_at_once(kind: Kind) -> None:
     assert [each.token for each in taken(kind, read(0), read(250, token=2, free=True))] == [2]
     assert len(taken(kind, read(0, token=0, lease_of=0, free=True))) == 1
 
@@ -61,7 +61,7 @@ def proof_against_an_earlier_holder_proves_nothing(kind: Kind) -> None:
 
 
 def an_outage_of_the_log_is_no_silence_of_the_holder(kind: Kind) -> None:
-    """Twenty seconds without a reading: the holder could not renew either, and gets its term."""
+    """Twenty seconds without a read: the holder could not renew either, and keeps its term."""
     assert taken(kind, *looks(0, 1_000), *looks(21_000, 21_000 + TTL_MS - 1_000)) == []
     assert taken(kind, *looks(0, 1_000), *looks(21_000, 21_000 + TTL_MS)) != []
 
@@ -84,7 +84,7 @@ RULES: list[Callable[[Kind], None]] = [
     waits_for_the_whole_term_and_the_margin,
     takes_over_one_look_after_the_term,
     counts_from_the_newest_renewal,
-    takes_what_was_given_up_at_once,
+    takes_a_released_lease_at_once,
     takes_from_a_dead_process_at_once,
     proof_against_an_earlier_holder_proves_nothing,
     an_outage_of_the_log_is_no_silence_of_the_holder,
@@ -103,7 +103,7 @@ def test_a_standby_keeps_the_rule(rule: Callable[[Kind], None]) -> None:
 
 
 class TakesEarly(Standby):
-    """Forgets the margin, and a part of the term."""
+    """Ignores the margin, and a part of the term."""
 
     def _learn(self, event: LeaseRead) -> None:
         super()._learn(event)
@@ -121,15 +121,15 @@ class CountsFromTheFirstReading(Standby):
             self.watched = Watched(self.watched.token, known.ttl_ms, known.since_ms)
 
 
-class WaitsForTheTermOfWhatIsFree(Standby):
-    """Does not see that the lease was given up."""
+class WaitsForTheTermOfAFreeLease(Standby):
+    """Ignores that the lease was released."""
 
     def handle(self, event: Event) -> list[Effect]:
         return super().handle(replace(event, free=False) if isinstance(event, LeaseRead) else event)
 
 
 class BelievesAnyProof(Standby):
-    """A process that held an earlier lease is dead: so is the holder."""
+    """Takes the proof that an earlier holder is dead as one about the current holder."""
 
     def handle(self, event: Event) -> list[Effect]:
         return super().handle(HolderGone(self.lease_of) if isinstance(event, HolderGone) else event)
@@ -141,14 +141,14 @@ class IgnoresProof(Standby):
 
 
 class CountsOutages(Standby):
-    """Time without a reading of the log is silence of the holder."""
+    """Counts time without a read of the log as silence of the holder."""
 
     def __init__(self, margin_ms: int, gap_ms: int) -> None:
         super().__init__(margin_ms, 10**9)
 
 
-class StartsAnewAfterEachReading(Standby):
-    """Every reading is taken for a pause."""
+class RestartsAfterEachRead(Standby):
+    """Takes every read for a pause."""
 
     def __init__(self, margin_ms: int, gap_ms: int) -> None:
         super().__init__(margin_ms, 0)
@@ -167,7 +167,7 @@ class GivesUpWhenItLost(Standby):
 
 
 class KeepsTheOldTermWhenItLost(Standby):
-    """The new holder has what is left of the old one's term: nothing."""
+    """Gives the new holder only the rest of the old one's term, which is over."""
 
     def _learn(self, event: LeaseRead) -> None:
         known = self.watched
@@ -179,11 +179,11 @@ class KeepsTheOldTermWhenItLost(Standby):
 BUGS: list[tuple[Kind, Callable[[Kind], None]]] = [
     (TakesEarly, waits_for_the_whole_term_and_the_margin),
     (CountsFromTheFirstReading, counts_from_the_newest_renewal),
-    (WaitsForTheTermOfWhatIsFree, takes_what_was_given_up_at_once),
+    (WaitsForTheTermOfAFreeLease, takes_a_released_lease_at_once),
     (BelievesAnyProof, proof_against_an_earlier_holder_proves_nothing),
     (IgnoresProof, takes_from_a_dead_process_at_once),
     (CountsOutages, an_outage_of_the_log_is_no_silence_of_the_holder),
-    (StartsAnewAfterEachReading, takes_over_one_look_after_the_term),
+    (RestartsAfterEachRead, takes_over_one_look_after_the_term),
     (AsksAgainAndAgain, asks_once_until_it_is_answered),
     (GivesUpWhenItLost, waits_again_when_another_was_faster),
     (KeepsTheOldTermWhenItLost, waits_again_when_another_was_faster),
@@ -191,28 +191,28 @@ BUGS: list[tuple[Kind, Callable[[Kind], None]]] = [
 
 
 @pytest.mark.parametrize(("bug", "rule"), BUGS, ids=lambda each: each.__name__)
-def test_the_rule_sees_its_planted_bug(bug: Kind, rule: Callable[[Kind], None]) -> None:
+def test_the_rule_finds_its_planted_bug(bug: Kind, rule: Callable[[Kind], None]) -> None:
     with pytest.raises(AssertionError):
         rule(bug)
 
 
-# -- three drivers, clocks that drift, a log that decides -------------------------------------------------------------------
+# -- three drivers with drifting clocks, and a log ---------------------------------------------------------------------------
 
 SLOWEST, FASTEST = 0.85, 1.2
-"""Of true time: any two clocks run at a ratio of 0.7 or more."""
+"""Clock rates relative to true time: any two clocks run at a ratio of 0.7 or more."""
 STEP_MS = 25
 
 
 @dataclass
 class Driver:
-    """With a clock of its own. A primary (it has an incarnation) renews each third of its term; the others look."""
+    """A driver with its own clock. A primary (it has an incarnation) renews each third of its term; the others read the log."""
 
     rate: float
     offset_ms: float
     standby: Standby
     incarnation: int = 0
     next_ms: float = float("-inf")
-    """Of its own clock."""
+    """Time of the driver's own clock."""
     paused_until_ms: float = 0.0
     dead: bool = False
 
@@ -224,7 +224,7 @@ class Driver:
 
 
 class World:
-    """True time in ms. `harm`: drivers die and are paused, one at a time, and renewals get lost."""
+    """A world in true time, in ms. `harm`: drivers die and pause, one at a time, and renewals get lost."""
 
     def __init__(self, kind: Kind, seed: int, harm: bool = True) -> None:
         self.kind, self.draw, self.harm = kind, random.Random(seed), harm
@@ -262,7 +262,7 @@ class World:
         if not driver.incarnation:
             self._look(driver, round(clock_ms))
         elif self.lease_of != driver.incarnation:
-            self.drivers[number] = self._driver()  # fenced: it ends, and is started again
+            self.drivers[number] = self._driver()  # fenced: it ends, and starts again
         elif not self.harm or self.draw.random() < 0.95:
             self.token += 1
 
@@ -283,18 +283,20 @@ class World:
 
 
 BOUND_MS = (TTL_MS + MARGIN_MS + 2 * LOOK_MS) / SLOWEST + 2 * STEP_MS
-"""Of an unheld lease: the term and the margin on the slowest clock, a look until the last renewal is seen, one until the end is."""
+"""Bound for an unheld lease: the term and the margin on the slowest clock, a read for the last renewal, and one for the end."""
 
 
 def longest_unheld_ms(kind: Kind) -> int:
     return max(World(kind, seed).run().longest_unheld_ms for seed in range(15))
 
 
-def test_whatever_clocks_deaths_and_pauses_no_lease_is_unheld_for_longer_than_the_bound() -> None:
+def test_no_lease_is_unheld_for_longer_than_the_bound() -> None:
     assert longest_unheld_ms(Standby) <= BOUND_MS
-    assert longest_unheld_ms(StartsAnewAfterEachReading) > BOUND_MS, "the world sees a standby that never takes over"
+    assert longest_unheld_ms(RestartsAfterEachRead) > BOUND_MS, "the world finds a standby that never takes over"
 
 
-def test_whatever_clocks_a_driver_that_renews_is_never_replaced() -> None:
+def test_a_driver_that_renews_is_never_replaced() -> None:
     assert {World(Standby, seed, harm=False).run().lease_of for seed in range(15)} == {1}
-    assert World(CountsFromTheFirstReading, 1, harm=False).run().lease_of > 1, "the world sees one that takes too early"
+    assert World(CountsFromTheFirstReading, 1, harm=False).run().lease_of > 1, (
+        "the world finds a standby that takes over too early"
+    )

@@ -1,4 +1,4 @@
-"""The error of a run that ends before every sink has published: it names the sink, and the reason if there is one."""
+"""The error of a run that ends before every sink has published names the sink, and the reason if there is one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_ckpt.coordination.messages import (
 from spark_ckpt.errors import PublishFailed
 
 
-def test_a_sink_whose_attempts_fail_is_blamed_although_another_one_publishes():
+def test_a_sink_whose_attempts_fail_is_named_although_another_one_publishes():
     sinks = {"a": SinkPlace("file:/a"), "b": SinkPlace("file:/b")}
     job = Job(replace(SHAPE, sinks=sinks))
     job.tell(StopRequested())
@@ -39,7 +39,7 @@ def staged_job() -> Job:
     return Job(replace(SHAPE, awaits_lines=True))
 
 
-def test_sinks_of_a_stage_publish_when_the_line_is_decided():
+def test_sinks_of_a_stage_publish_when_the_line_is_committed():
     job, epochs = staged_job(), []
     for _ in range(SHAPE.limits.max_unpublished + 1):  # epochs that wait delay no barrier
         epochs.append(job.decided())
@@ -58,10 +58,10 @@ def test_a_release_means_nothing_to_a_job_without_stages():
     job = Job()
     epoch = job.decided()
     job.tell(EpochsReleased(epoch))
-    assert not job.of(Publish), "it was asked for at the commit"
+    assert not job.of(Publish), "the publish was requested at the commit"
 
 
-def test_a_stage_ends_without_the_epochs_that_are_not_decided():
+def test_a_stage_ends_without_the_epochs_of_uncommitted_lines():
     job = staged_job()
     job.tell(StopRequested())
     job.markers += 1

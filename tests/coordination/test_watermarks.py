@@ -1,4 +1,4 @@
-"""A watermark per operator input: the least of them is in force, none goes back, and a restore knows each again."""
+"""A watermark per operator input: the least of them is in force, none decreases, and a restore recovers each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EMPTY = Manifest(job="job", epoch=0, incarnation=0, attempt="-", created_ms=0)
 
 
 def stored(watermarks):
-    """The epoch that ends here, as a restore finds it."""
+    """Return the epoch that ends here, as a restore finds it."""
     snapshot = {"key_groups": 1, "key_schema": "k int", "state_schema": "n int"}
     operators = {
         name: OperatorSnapshot(operator=name, watermarks=inputs, **snapshot)
@@ -26,7 +26,7 @@ def stored(watermarks):
 
 
 class Query:
-    """Spark's: its clocks begin with what the restored watermarks stand for, its watermark with zero."""
+    """A query of Spark: its clocks begin with the restored watermarks, its watermark with zero."""
 
     def __init__(self, watermarks):
         self.watermarks = watermarks
@@ -40,7 +40,7 @@ class Query:
         self.sparks_ms = max(self.sparks_ms, least)
 
     def in_force(self):
-        """What the next batch goes by, as a key group has it, and what its rows are late by."""
+        """Return the watermark of the next batch for a key group, and the one for late rows."""
         return max(self.sparks_ms, self.watermarks.base_ms), self.watermarks.late_ms
 
 
@@ -53,14 +53,14 @@ def test_the_least_of_the_inputs_is_in_force_once_all_have_had_rows():
     assert watermarks.by_operator == {"settled": {"orders": 990, "payments": 1980}, "spent": {"clicks": 1500}}
 
 
-def test_no_watermark_goes_back():
+def test_no_watermark_decreases():
     watermarks = Watermarks({ORDERS: 10}, EMPTY)
     watermarks.advance(0, [event_times({ORDERS: 1000})])
     watermarks.advance(990, [event_times({ORDERS: 500})])
     assert (watermarks.now_ms, watermarks.by_operator) == (990, {"settled": {"orders": 990}})
 
 
-def test_an_input_that_is_new_in_a_restored_job_holds_the_watermark_and_does_not_take_it_back():
+def test_a_new_input_of_a_restored_job_stops_the_watermark_and_does_not_decrease_it():
     before = Watermarks({ORDERS: 10}, EMPTY)
     before.advance(0, [event_times({ORDERS: 1000})])
     after = Watermarks(DELAYS, stored(before))
@@ -79,7 +79,7 @@ INPUTS = st.dictionaries(st.sampled_from(list(DELAYS)), st.integers(1000, 1400),
 
 
 @given(batches=st.lists(INPUTS, min_size=1, max_size=12), restores=st.sets(st.integers(0, 11)))
-def test_a_job_that_restarts_goes_by_the_watermarks_of_one_that_does_not(batches, restores):
+def test_a_restarted_job_has_the_watermarks_of_a_steady_one(batches, restores):
     steady, restarted = Query(Watermarks(DELAYS, EMPTY)), Query(Watermarks(DELAYS, EMPTY))
     for number, newest in enumerate(batches):
         if number in restores:

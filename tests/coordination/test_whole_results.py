@@ -1,4 +1,4 @@
-"""A sink of output mode "complete" shows the result after the last batch of the newest epoch that it has published."""
+"""A sink of output mode "complete" has the result after the last batch of its newest published epoch."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ EVERY_MS = 1000
 
 @dataclass
 class Run:
-    """The rules of one sink between its batches and its publishes, and the table that the publishes make.
+    """The rules of one sink between its batches and its publishes, and the table that the publishes write.
 
-    A batch of number n has the result `n`, or none. `replaces`: False plants the bug that the rules know nothing of it.
+    A batch of number n has the result `n`, or none. `replaces`: False plants the bug that the rules ignore it.
     """
 
     replaces: bool = True
@@ -64,7 +64,7 @@ class Run:
             self.at_barrier = None
 
     def commit(self, later_ms: float, reason: str) -> list[str] | None:
-        """Commit the ended epoch; return the rows that the table is to show, None if its rows are deferred."""
+        """Commit the ended epoch; return the expected rows of the table, None if its rows are deferred."""
         if self.at_barrier is None:
             return None
         self.now_ms += later_ms
@@ -104,16 +104,16 @@ def test_the_table_shows_the_last_batch_of_the_published_epoch(steps: list[tuple
 TWO_BATCHES = [("run_batch", 1), ("run_batch", 1), ("end",), ("commit", 10.0, "interval")]
 
 
-def test_the_verdict_catches_rules_that_append() -> None:
+def test_the_verdict_finds_planted_rules_that_append() -> None:
     with pytest.raises(AssertionError, match="after commit"):
         judge(Run(replaces=False), TWO_BATCHES)
 
 
-def test_an_aborted_epoch_is_replaced_by_the_batch_behind_it() -> None:
+def test_an_aborted_epoch_is_replaced_by_the_batch_after_it() -> None:
     judge(Run(), [("run_batch", 2), ("end",), ("run_batch", 1), ("abort",), ("end",), ("commit", 10.0, "interval")])
 
 
-def test_an_aborted_epoch_without_a_batch_behind_it_keeps_its_result() -> None:
+def test_an_aborted_epoch_without_a_later_batch_keeps_its_result() -> None:
     judge(Run(), [("run_batch", 2), ("end",), ("abort",), ("end",), ("commit", 10.0, "interval")])
 
 

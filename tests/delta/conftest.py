@@ -11,7 +11,7 @@ from deltalake import DeltaTable, Schema
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """Where the table is."""
+    """Return the path of the table."""
     path = tmp_path / "table"
     DeltaTable.create(str(path), schema=Schema.from_arrow(pa.schema([("id", pa.int64())])))
     return path

@@ -1,4 +1,4 @@
-"""A process of its own that publishes: `delta_child.py TABLE INCARNATION SINK FIRST LAST`, epoch n with the row n.
+"""Publishes in a process of its own: `delta_child.py TABLE INCARNATION SINK FIRST LAST`, epoch n with the row n.
 
 Its staged files are found by their names, so that a later process publishes the same epochs from the same files.
 """
@@ -16,7 +16,7 @@ from spark_ckpt.connector import StagedFile
 
 
 def staged(path: Path) -> StagedFile:
-    """What the manifest would say about a staged file."""
+    """Return the manifest's record of a staged file."""
     rows = pq.read_metadata(path).num_rows
     return StagedFile(path.name, path.stat().st_size, rows, 0, 0, 0, 0, {}, f'{{"numRecords": {rows}}}')
 

@@ -1,4 +1,4 @@
-"""What Delta tests share: real tables made with deltalake, and staged files as tasks leave them."""
+"""Real tables made with deltalake, and staged files as tasks write them, for the tests of Delta."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def stage(table: Path, rows: dict[str, list[Any]], incarnation: int = 1, **parti
 def output(
     table: Path, epoch: int, files: list[StagedFile], incarnation: int = 1, previous: int | None = None
 ) -> EpochOutput:
-    """A decided epoch of the sink."""
+    """Return a committed epoch of the sink."""
     return EpochOutput(
         epoch=Epoch(epoch),
         incarnation=Incarnation(incarnation),

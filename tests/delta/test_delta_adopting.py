@@ -1,4 +1,4 @@
-"""Where Spark's own Delta source stands, as a cursor of ours: the next file, none left out and none twice."""
+"""Positions of Spark's own Delta source become cursors: the next file, none skipped and none twice."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def test_sparks_last_file_is_before_our_next_one(line, position):
         '{"clicks":{"0":1}}',
     ],
 )
-def test_what_no_cursor_can_say_is_refused(line):
+def test_a_position_without_a_cursor_is_refused(line):
     with pytest.raises(SourceInvalid, match="Delta source") as refused:
         DeltaSource.adopted(line)
     assert refused.value.hint
 
 
-def test_a_part_of_a_version_that_would_be_skipped_is_told(tmp_path):
-    """A plain query may have read it with ignoreChanges; to skip the rest would be a hole."""
+def test_a_part_of_a_version_that_would_be_skipped_is_reported(tmp_path):
+    """A plain query may have read it with ignoreChanges; to skip the rest would lose rows."""
     table = WrittenTable(tmp_path / "table")
     table.version()
     table.version(removed=["part-0.parquet"])

@@ -1,4 +1,4 @@
-"""Real processes: killed at every point of a publish, or racing each other, the rows are there exactly once."""
+"""Processes killed at every point of a publish, or racing each other, leave the rows exactly once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def child(table: Path, incarnation: int, sink: str, last: int, failpoint: str = 
 
 
 @pytest.mark.parametrize("point", ["MARKER_READ:kill:2", "PRE_COMMIT:kill:2", "PUBLISH_COMMITTED:kill:2"])
-def test_a_publisher_killed_at_any_point_loses_and_doubles_nothing(table: Path, point: str) -> None:
+def test_a_publisher_killed_at_any_point_loses_and_repeats_no_row(table: Path, point: str) -> None:
     for epoch in (1, 2, 3):
         stage(table, "out", epoch, [epoch])
     victim = child(table, 1, "out", 3, point)
@@ -48,7 +48,7 @@ def test_sinks_that_publish_to_one_table_at_the_same_time_all_land_once(table: P
         for epoch in range(1, 11):
             stage(table, sink, epoch, [offset + epoch])
     racers = [child(table, 1, "left", 10), child(table, 1, "right", 10)]
-    # The same epochs of one sink by its successor, at the same time.
+    # The same epochs of one sink, published by its successor at the same time.
     racers.append(child(table, 2, "right", 10))
     for racer in racers:
         racer.communicate(timeout=120)

@@ -1,4 +1,4 @@
-"""Whatever happens to staged files, the user's table never gets to see it."""
+"""No damaged staged file becomes part of the user's table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A merge's condition reads no more of the table than it has to; Delta's conflicts are told from other failures."""
+"""A merge's condition reads only the needed part of the table; Delta's conflicts differ from other failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_partition_of_nulls_only_is_named() -> None:
 
 
 @pytest.mark.parametrize("value", ["') OR true --\\", "back\\slash", 'say "x"', "ü"])
-def test_a_partition_value_stays_a_value_whatever_the_session_takes_for_a_quoted_text(value: str) -> None:
+def test_a_partition_value_stays_a_value_for_every_quoting_of_the_session(value: str) -> None:
     found = condition(["p"], {"p": [value]}, {"p": "string"})
     assert [bytes.fromhex(text).decode() for text in re.findall("X'([0-9a-f]*)'", found)] == [value]
     assert value not in found
@@ -44,7 +44,7 @@ def test_a_partition_by_time_is_named_by_its_instant_and_not_by_local_time() -> 
         ("CHECK constraint positive (total > 0) violated", ""),
     ],
 )
-def test_a_conflict_with_another_writer_is_told_from_a_failure(text: str, name: str) -> None:
+def test_a_conflict_with_another_writer_differs_from_a_failure(text: str, name: str) -> None:
     assert conflict(RuntimeError(text)) == name
 
 

@@ -1,4 +1,4 @@
-"""Removing what dead attempts staged never touches a row that anybody can still see, restore or publish."""
+"""Cleaning of files staged by dead attempts never removes a row that can still be read, restored or published."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def test_files_of_this_incarnation_are_in_use(table: Path) -> None:
     assert found(table, incarnation=2) == []
 
 
-def test_files_of_decided_epochs_that_are_not_published_are_kept(table: Path) -> None:
-    decided = stage(table, {"id": [1]})
+def test_files_of_unpublished_epochs_are_kept(table: Path) -> None:
+    committed = stage(table, {"id": [1]})
 
-    assert found(table, unpublished=(decided.path,)) == []
-    assert found(table) == [decided.path]
+    assert found(table, unpublished=(committed.path,)) == []
+    assert found(table) == [committed.path]
 
 
 def test_a_removed_file_that_time_travel_reads_is_kept(table: Path) -> None:

@@ -1,4 +1,4 @@
-"""A decided epoch is in the table exactly once, whatever is repeated, killed, raced or rolled back."""
+"""A committed epoch is in the table exactly once, after any repetition, kill, race or rollback."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_table_without_the_marker_that_the_log_knows_is_a_conflict(table: Path
 
 
 def fail_after_commit(monkeypatch: pytest.MonkeyPatch, error: Exception, times: int = 1) -> None:
-    """The commit lands, its answer is lost."""
+    """Let the commit land, and lose its answer."""
     real, left = DeltaTable.create_write_transaction, [times]
 
     def lossy(self: DeltaTable, *arguments: Any, **named: Any) -> None:
@@ -147,7 +147,7 @@ def test_a_commit_that_never_lands_is_a_retriable_failure(table: Path, monkeypat
 
 
 def before_commit(monkeypatch: pytest.MonkeyPatch, what: Any) -> None:
-    """Something happens between our reading of the table and our first commit."""
+    """Run `what` between the publisher's read of the table and its first commit."""
     real, done = DeltaTable.create_write_transaction, [False]
 
     def interleaved(self: DeltaTable, *arguments: Any, **named: Any) -> None:
@@ -159,7 +159,7 @@ def before_commit(monkeypatch: pytest.MonkeyPatch, what: Any) -> None:
     monkeypatch.setattr(DeltaTable, "create_write_transaction", interleaved)
 
 
-def test_another_appender_in_between_is_no_conflict(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_append_of_another_writer_in_between_is_no_conflict(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = pa.table({"id": pa.array([100], pa.int64())})
     before_commit(monkeypatch, lambda: write_deltalake(str(table), other, mode="append"))
 
@@ -196,10 +196,8 @@ def test_a_zombie_that_loses_the_race_to_its_successor_is_fenced(table: Path, mo
     assert (ids(table), DeltaTable(str(table)).version()) == ([1], 1)
 
 
-def test_a_zombie_does_not_publish_an_epoch_that_a_restore_has_left(
-    table: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was paused before its commit. Its successor has begun after an older epoch, and has no epoch of its own yet."""
+def test_a_zombie_does_not_publish_a_diverged_epoch(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The zombie was paused before its commit. Its successor continues from an older epoch, and has no epoch of its own yet."""
     opened(table).publish(output(table, 1, [stage(table, {"id": [1]})]))
     left = output(table, 2, [stage(table, {"id": [2]})])
     before_commit(monkeypatch, lambda: opened(table, incarnation=2).fence())
@@ -261,9 +259,7 @@ def test_a_marker_that_the_log_does_not_know_is_a_conflict(table: Path) -> None:
 
 
 @pytest.mark.parametrize("marker", [None, 3, 7])
-def test_a_table_in_the_place_of_another_may_have_no_marker_or_one_of_the_time_before(
-    table: Path, marker: int | None
-) -> None:
+def test_a_replaced_table_may_have_no_marker_or_an_earlier_one(table: Path, marker: int | None) -> None:
     if marker is not None:
         opened(table).publish(output(table, marker, [stage(table, {"id": [marker]})], previous=0))
     first = replace(output(table, 9, [stage(table, {"id": [9]})], previous=0), begun_after=Epoch(7), acked=Epoch(0))
@@ -273,7 +269,7 @@ def test_a_table_in_the_place_of_another_may_have_no_marker_or_one_of_the_time_b
     assert ids(table) == [*([] if marker is None else [marker]), 9]
 
 
-def test_a_table_in_the_place_of_another_with_a_marker_of_the_time_after_is_a_conflict(table: Path) -> None:
+def test_a_replaced_table_with_a_later_marker_is_a_conflict(table: Path) -> None:
     opened(table).publish(output(table, 8, [stage(table, {"id": [8]})], previous=0))
     first = replace(output(table, 9, [stage(table, {"id": [9]})], previous=0), begun_after=Epoch(7), acked=Epoch(0))
 
@@ -321,7 +317,7 @@ def test_a_staged_file_that_is_gone_never_reaches_the_log(table: Path) -> None:
     assert DeltaTable(str(table)).version() == 0
 
 
-def test_a_table_created_anew_while_the_job_runs_is_noticed(table: Path) -> None:
+def test_a_table_created_again_while_the_job_runs_is_noticed(table: Path) -> None:
     publisher = opened(table)
     columns = DeltaTable(str(table)).schema()
     shutil.rmtree(table)
@@ -351,7 +347,7 @@ def test_the_commit_and_its_folder_are_synced_before_the_receipt(table: Path, mo
 
 
 def test_a_publish_to_an_object_store_reads_no_entry_of_the_log(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is synced there, and each entry would be a request: a replay looked at up to 1,000 of them."""
+    """Nothing is synced there, and each entry would be a request: a replay used to read up to 1,000 of them."""
     monkeypatch.setattr(publisher_module, "local_root", lambda table: None)
     monkeypatch.setattr(publisher_module, "read_commit", lambda system, version: pytest.fail(f"reads {version}"))
     epoch = output(table, 1, [stage(table, {"id": [1]})])
@@ -399,8 +395,8 @@ def test_the_decision_table_of_a_marker(marker: tuple[int, int] | None, expected
     assert is_published(found, output(table, 3, []), who) is expected
 
 
-def test_an_epoch_published_for_a_decision_that_the_log_lost_is_not_taken_for_this_one(table: Path) -> None:
-    """The log loses its newest epoch after the publish and gives its number again, to other rows."""
+def test_an_epoch_published_for_a_lost_commit_is_not_taken_for_this_one(table: Path) -> None:
+    """The log loses its newest epoch after the publish and uses its number again, for other rows."""
     lost = replace(output(table, 1, [stage(table, {"id": [1]})]), decision="a" * 32)
     again = replace(output(table, 1, [stage(table, {"id": [1, 2]})], incarnation=2), decision="b" * 32)
     opened(table).publish(lost)
@@ -419,8 +415,8 @@ def test_the_log_entry_holds_rows_and_marker_together(table: Path) -> None:
     assert sorted(kinds) == ["add", "commitInfo", "txn", "txn"]
 
 
-def test_an_epoch_published_without_a_decision_is_there_for_whoever_asks_with_one(table: Path) -> None:
-    """A publish that named no decision leaves nothing to compare with."""
+def test_an_epoch_published_without_a_decision_counts_for_every_decision(table: Path) -> None:
+    """A publish without a decision leaves no name to compare."""
     undecided = output(table, 1, [stage(table, {"id": [1]})])
     opened(table).publish(undecided)
 
@@ -428,7 +424,7 @@ def test_an_epoch_published_without_a_decision_is_there_for_whoever_asks_with_on
 
 
 @pytest.mark.parametrize("foreign", [0, 60])
-def test_another_decision_is_noticed_however_many_commits_of_others_lie_above_it(table: Path, foreign: int) -> None:
+def test_another_decision_is_noticed_below_any_number_of_foreign_commits(table: Path, foreign: int) -> None:
     lost = replace(output(table, 1, [stage(table, {"id": [1]})]), decision="a" * 32)
     again = replace(output(table, 1, [stage(table, {"id": [2]})], incarnation=2), decision="b" * 32)
     opened(table).publish(lost)
@@ -454,7 +450,7 @@ def test_a_marker_of_an_older_format_is_refused(table: Path) -> None:
     assert refused.value.context == {"found": 1, "reads": 2}
 
 
-def test_a_log_without_its_first_versions_is_another_table_for_good() -> None:
+def test_a_log_without_its_first_versions_is_permanently_another_table() -> None:
     said = "[DELTA_STATE_RECOVER_ERROR] The metadata of your Delta table could not be recovered"
     error = publish_failed("/t", said, None, SinkContext("job", "out", "0f1e2d3c", Incarnation(1)), Epoch(4))
     assert isinstance(error, IdentityChanged)

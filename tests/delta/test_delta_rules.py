@@ -1,4 +1,4 @@
-"""A table that staged files would break, or that does not fit the rows, is refused before the job starts."""
+"""A table that staged files would break, or that does not match the rows, is refused before the job starts."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_feature_that_deltalake_cannot_write_is_named(table: Path, feature: st
 
 
 @pytest.mark.parametrize("feature", ["appendOnly", "invariants", "changeDataFeed"])
-def test_a_feature_that_is_only_listed_is_no_reason_to_refuse(table: Path, feature: str) -> None:
+def test_a_table_with_an_unused_feature_is_accepted(table: Path, feature: str) -> None:
     with_feature(table, feature)
 
     DeltaSink(str(table)).check(NO_SPARK, ROWS)
@@ -160,7 +160,7 @@ def test_a_missing_table_is_created_when_staging_starts(tmp_path: Path) -> None:
     assert json.loads(created.schema().to_json()) == json.loads(rows.json())
 
 
-def test_a_column_without_a_time_zone_costs_a_table_feature(tmp_path: Path) -> None:
+def test_a_column_without_a_time_zone_needs_a_table_feature(tmp_path: Path) -> None:
     DeltaSink(str(tmp_path / "new")).stage(StructType([StructField("at", TimestampNTZType())]))
 
     assert DeltaTable(str(tmp_path / "new")).protocol().writer_features == ["timestampNtz"]

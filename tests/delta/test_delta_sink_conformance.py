@@ -1,4 +1,4 @@
-"""`DeltaSink` keeps the promises of a sink, as the suite for any connector has them."""
+"""`DeltaSink` passes the conformance suite for sinks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Delta source reads appended rows once, restarts at every cut, and refuses what is not an append."""
+"""A Delta source reads appended rows once, restarts at every cut, and refuses every change but an append."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def rows_between(plan: DeltaStreamReader, first: Any, last: Any) -> list[dict[st
 
 
 def read_on(table: Path, cursor: Cursor, limit: int, batches: int = 100, **changes: Any) -> tuple[list[int], Any]:
-    """Ids of at most so many batches, every batch read by a fresh reader, and the cursor behind them."""
+    """Return the ids of at most `batches` batches, each read by a fresh reader, and the cursor after them."""
     found: list[int] = []
     at: Any = dict(cursor)
     for _ in range(batches):
@@ -66,7 +66,7 @@ def test_it_is_a_source_of_the_core(table: Path) -> None:
     st.integers(1, 3),
     st.sampled_from([0, "earliest"]),
 )
-def test_rows_arrive_once_and_in_order_whatever_the_batches(
+def test_rows_arrive_once_and_in_order_for_any_batches(
     tmp_path_factory: pytest.TempPathFactory, commits: list[list[int]], limit: int, begin: Any
 ) -> None:
     table = tmp_path_factory.mktemp("lake") / "table"
@@ -103,7 +103,7 @@ def test_a_batch_replays_the_same_files_after_the_table_has_grown(table: Path) -
     assert [row["id"] for row in rows_between(reader(table, first), first, end)] == [0, 1]
 
 
-def test_a_snapshot_is_read_even_if_the_table_is_compacted_meanwhile(table: Path) -> None:
+def test_a_snapshot_is_read_although_the_table_is_compacted_in_between(table: Path) -> None:
     append(table, [[0], [1], [2]])
     first, cursor = read_on(table, start(table), 1, batches=1)
     DeltaTable(str(table)).optimize.compact()
@@ -145,7 +145,7 @@ def test_available_now_ends_at_the_version_that_was_newest(table: Path) -> None:
 
 
 @pytest.mark.parametrize("call", [DeltaSource.start, DeltaSource.end])
-def test_a_table_that_does_not_answer_is_asked_again_by_the_next_incarnation(
+def test_a_table_that_does_not_answer_is_read_again_by_the_next_incarnation(
     table: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[DeltaSource, Any], object]
 ) -> None:
     def away(table: str, options: object) -> DeltaTable:
@@ -157,7 +157,7 @@ def test_a_table_that_does_not_answer_is_asked_again_by_the_next_incarnation(
     assert caught.value.retriable
 
 
-def test_an_offset_without_news_stays_the_same_text(table: Path) -> None:
+def test_an_offset_without_new_rows_stays_the_same_text(table: Path) -> None:
     append(table, [[0]])
     _, at = read_on(table, start(table), 10)
 
@@ -186,7 +186,7 @@ def test_a_version_that_changes_old_rows_stops_the_source(table: Path, change: C
 
 
 @pytest.mark.parametrize("change", [deletion, update, overwrite])
-def test_skip_leaves_such_a_version_out_wholly(table: Path, change: Callable[[Path], None]) -> None:
+def test_skip_omits_such_a_version_completely(table: Path, change: Callable[[Path], None]) -> None:
     append(table, [[0], [1]])
     change(table)
     append(table, [[2]])
@@ -269,7 +269,7 @@ def test_another_table_under_the_same_path_is_refused(table: Path) -> None:
         read_on(table, cursor, 1)
 
 
-def test_a_log_that_was_cleaned_behind_the_job_is_an_error_not_a_wait(table: Path) -> None:
+def test_a_log_cleaned_beyond_the_cursor_is_an_error(table: Path) -> None:
     for n in range(3):
         append(table, [[n]])
     _, cursor = read_on(table, start(table, start=0), 1, batches=2)
@@ -283,7 +283,7 @@ def test_a_log_that_was_cleaned_behind_the_job_is_an_error_not_a_wait(table: Pat
 
 @pytest.mark.parametrize("hint", ["", '{"vers', "{}", "[]", '{"version": null}'])
 def test_a_damaged_hint_at_the_last_checkpoint_does_not_stop_the_source(table: Path, hint: str) -> None:
-    """Delta's readers list the log then; an object store may show it half written."""
+    """Delta's readers then list the log; an object store may show the hint half written."""
     append(table, [[0]])
     _, cursor = read_on(table, start(table, start=0), 1)
     (table / "_delta_log/_last_checkpoint").write_text(hint)
@@ -299,10 +299,10 @@ def test_a_damaged_hint_at_the_last_checkpoint_does_not_stop_the_source(table: P
         read_on(table, cursor, 1)
 
 
-def test_a_version_that_comes_with_its_checkpoint_between_two_looks_is_read(
+def test_a_version_that_appears_with_its_checkpoint_between_two_reads_is_read(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The source found no such version; then a writer committed it and wrote a checkpoint; then the source read that."""
+    """The source found no such version; then a writer committed it and wrote a checkpoint; then the source read it."""
     append(table, [[0]])
     _, cursor = read_on(table, start(table, start=0), 1)
     plan = reader(table, cursor)
@@ -385,7 +385,7 @@ def test_a_changed_column_type_stops_the_source(table: Path) -> None:
         plan.latestOffset(dict(cursor), ReadMaxFiles(1))
 
 
-def test_check_says_what_versions_there_are(table: Path) -> None:
+def test_check_names_the_available_versions(table: Path) -> None:
     append(table, [[0]])
 
     with pytest.raises(SourceInvalid, match="no version 9 in its log; it has 0 to 1"):
@@ -403,7 +403,7 @@ def test_a_wrong_option_is_refused_at_once(wrong: dict[str, Any]) -> None:
         DeltaSource("table", **wrong)
 
 
-def test_credentials_never_show(table: Path) -> None:
+def test_credentials_are_never_printed(table: Path) -> None:
     source = DeltaSource(str(table), storage_options={"AWS_SECRET_ACCESS_KEY": "hidden"})
 
     assert "hidden" not in repr(vars(source)) + str(source.describe())
@@ -437,7 +437,7 @@ def test_rows_that_a_restore_brings_back_are_not_read_twice(table: Path) -> None
         read_on(table, cursor, 100)
 
 
-def test_a_table_created_again_is_told_by_the_same_source_object(table: Path) -> None:
+def test_the_same_source_object_notices_a_table_created_again(table: Path) -> None:
     source = DeltaSource(str(table))
     before = source.identity(NO_SPARK)
     schema = DeltaTable(str(table)).schema()

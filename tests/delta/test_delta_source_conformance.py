@@ -1,4 +1,4 @@
-"""`DeltaSource` keeps the promises of a source, as the suite for any connector has them."""
+"""`DeltaSource` passes the conformance suite for sources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TestDeltaSource(SourceConformance):
             return [{"id": first + k} for k in range(3)]
 
         def lose() -> None:
-            """The oldest data file; the table's log still names it."""
+            """Delete the oldest data file; the table's log still names it."""
             files = sorted(table.glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
             files[0].unlink()
 

@@ -1,4 +1,4 @@
-"""A table that somebody alters while a job writes to it never gets files that do not fit it."""
+"""A table that another writer alters while a job runs gets no files that do not match it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROW = {"id": [100], "city": ["x"]}
 
 
 def replaced(columns: pa.Schema, **partitioned: Any) -> Change:
-    """The table's owner overwrites it with other columns."""
+    """Let the table's owner overwrite it with other columns."""
 
     def change(table: str) -> None:
         values = {"id": 100, "city": 7 if pa.types.is_integer(columns.field(-1).type) else "x"}
@@ -34,7 +34,7 @@ def replaced(columns: pa.Schema, **partitioned: Any) -> Change:
 
 
 def metadata(table: str, **changed: Any) -> None:
-    """The table's metadata action, altered: as ALTER TABLE of another engine leaves it."""
+    """Alter the table's metadata action, as ALTER TABLE of another engine does."""
     opened = DeltaTable(table)
     body: dict[str, Any] = {
         "id": str(opened.metadata().id),
@@ -82,7 +82,7 @@ def opened(table: Path) -> DeltalakePublisher:
 
 
 def in_between(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
-    """The change lands after our reading of the table, before our first commit."""
+    """Let the change land after the publisher's read of the table, before its first commit."""
     real, pending = DeltaTable.create_write_transaction, [change]
 
     def interleaved(self: DeltaTable, *arguments: Any, **named: Any) -> None:
@@ -136,7 +136,7 @@ def test_a_change_between_the_comparison_and_the_commit_is_a_conflict(
     ],
     ids=["nullable column added", "property set", "rows appended"],
 )
-def test_a_change_that_the_rows_do_not_rest_on_is_no_obstacle(
+def test_a_change_that_does_not_affect_the_rows_is_no_conflict(
     table: Path, harmless: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher = opened(table)
@@ -164,7 +164,7 @@ def test_the_type_of_a_partition_column_is_compared_though_files_lack_it(tmp_pat
         publisher.publish(output(table, 2, [stage(table, {"id": [2]}, city="y")]))
 
 
-def test_the_change_undone_the_next_start_publishes_the_staged_rows(table: Path) -> None:
+def test_once_the_change_is_undone_the_next_start_publishes_the_staged_rows(table: Path) -> None:
     DeltaTable(str(table)).alter.add_constraint({"positive": "id > 0"})
     staged = output(table, 1, [stage(table, rows(1))])
     with pytest.raises(RowsRefused) as caught:
@@ -178,7 +178,7 @@ def test_the_change_undone_the_next_start_publishes_the_staged_rows(table: Path)
 
 
 @pytest.mark.parametrize("engine", ["deltalake", "spark"])
-def test_a_table_that_forgets_markers_is_refused_by_name_with_the_command_that_ends_it(
+def test_a_table_that_deletes_markers_is_refused_with_the_command_that_prevents_it(
     table: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_ckpt_delta.sink.require_delta_spark", lambda spark: None)

@@ -1,4 +1,4 @@
-"""A Delta table from an older backup, or without its newest commits, is noticed wherever somebody looks at it."""
+"""A Delta table from an older backup, or without its newest commits, is noticed by every reader of its marker."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def opened(table: Path, incarnation: int = 1) -> DeltalakePublisher:
 
 
 def known(table: Path, epoch: int, incarnation: int = 1) -> EpochOutput:
-    """An epoch of a sink whose epochs before have rows, and are published as the log knows."""
-    decided = output(table, epoch, [stage(table, {"id": [epoch]}, incarnation)], incarnation)
-    return replace(decided, acked=Epoch(epoch - 1), newest=Epoch(epoch), rows_before=epoch - 1)
+    """Return an epoch of a sink whose earlier epochs have rows, and are acknowledged in the log."""
+    committed = output(table, epoch, [stage(table, {"id": [epoch]}, incarnation)], incarnation)
+    return replace(committed, acked=Epoch(epoch - 1), newest=Epoch(epoch), rows_before=epoch - 1)
 
 
 def lose_the_newest_commit(table: Path) -> None:
@@ -59,7 +59,7 @@ def test_epochs_without_rows_need_no_marker_of_their_own(table: Path) -> None:
     assert ids(table) == [1, 2, 3, 5]
 
 
-def test_the_table_back_from_its_newest_backup_the_epoch_is_published(table: Path, tmp_path: Path) -> None:
+def test_after_a_restore_of_the_newest_backup_the_epoch_is_published(table: Path, tmp_path: Path) -> None:
     three(table)
     shutil.copytree(table, tmp_path / "newest")
     lose_the_newest_commit(table)
@@ -74,7 +74,7 @@ def test_the_table_back_from_its_newest_backup_the_epoch_is_published(table: Pat
 
 
 @pytest.mark.parametrize("engine", ["deltalake", "spark"])
-def test_the_command_of_the_refusal_declares_what_the_table_has(
+def test_the_command_of_the_refusal_declares_the_tables_epoch(
     table: Path, engine: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sink = DeltaSink(str(table), engine=engine)
@@ -89,7 +89,7 @@ def test_the_command_of_the_refusal_declares_what_the_table_has(
     assert (marker.epoch, marker.is_of("any")) == (3, True)
 
 
-def test_a_declared_epoch_lets_the_job_continue_without_the_rows_that_are_gone(table: Path) -> None:
+def test_a_declared_epoch_lets_the_job_continue_without_the_lost_rows(table: Path) -> None:
     three(table)
     lose_the_newest_commit(table)
     repair(DeltaSink(str(table)).declaring(context(), Epoch(3)).split()[3:])
@@ -99,7 +99,7 @@ def test_a_declared_epoch_lets_the_job_continue_without_the_rows_that_are_gone(t
     assert ids(table) == [1, 2, 4]
 
 
-def test_a_marker_is_never_set_back(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_marker_never_decreases(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     three(table)
 
     code = repair(DeltaSink(str(table)).declaring(context(), Epoch(2)).split()[3:])

@@ -1,4 +1,4 @@
-"""What tests of files share: a reader's settings, and a directory that Arrow lists."""
+"""A reader's settings, and a directory that Arrow lists, for the tests of files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files go when nobody needs them, only those that were read, and where they were said to go."""
+"""Consumed files are cleaned when no kept epoch needs them, and no others, to the configured place."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ SPARK: Any = None
 
 
 class World:
-    """An inbox and a ledger, and a job that consumes file by file: `cuts` are its cursors."""
+    """An inbox, a ledger, and a job that consumes file by file: `cuts` are its cursors."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.folder = folder
         self.inbox = folder / "in"
         self.inbox.mkdir(exist_ok=True)
         self.settings = settings
-        self.source = self.new_life()
+        self.source = self.next_incarnation()
         self.cuts: list[Cursor] = [self.source.start(SPARK)]
 
-    def new_life(self, **settings: Any) -> FilesSource:
+    def next_incarnation(self, **settings: Any) -> FilesSource:
         source = FilesSource(str(self.inbox), "csv", "id long", header=False, **(self.settings | settings))
         source.remember_in(Location(str(self.folder / "store")).child("sources", "in"))
         return source
@@ -74,11 +74,11 @@ def world(tmp_path: Path) -> World:
     return made
 
 
-def test_it_remembers(world: World) -> None:
+def test_the_source_keeps_state(world: World) -> None:
     assert isinstance(world.source, Remembers)
 
 
-def test_files_behind_every_kept_cursor_are_deleted_and_no_others(world: World) -> None:
+def test_files_before_every_kept_cursor_are_deleted_and_no_others(world: World) -> None:
     world.write("new")
 
     world.release(world.cuts[2:])
@@ -86,19 +86,19 @@ def test_files_behind_every_kept_cursor_are_deleted_and_no_others(world: World) 
     assert world.there == {"c", "new"}
 
 
-def test_as_long_as_the_beginning_is_kept_nothing_goes(world: World) -> None:
+def test_no_file_is_cleaned_while_the_beginning_is_kept(world: World) -> None:
     world.release(world.cuts)
 
     assert world.there == {"a", "b", "c"}
 
 
-def test_a_later_life_cleans_what_an_earlier_one_left(world: World) -> None:
-    world.release(world.cuts[3:], world.new_life())
+def test_a_later_incarnation_cleans_files_of_an_earlier_one(world: World) -> None:
+    world.release(world.cuts[3:], world.next_incarnation())
 
     assert world.there == set()
 
 
-def test_on_another_branch_a_file_is_needed_that_was_read_on_this_one(world: World) -> None:
+def test_a_file_read_on_this_branch_is_kept_for_another_branch(world: World) -> None:
     trunk = list(world.cuts)
     world.cuts.append(trunk[1])  # restored to after "a"
     world.write("d")
@@ -109,14 +109,14 @@ def test_on_another_branch_a_file_is_needed_that_was_read_on_this_one(world: Wor
     assert world.there == {"b", "c", "d"}
 
 
-def test_nothing_goes_while_an_epoch_of_another_directory_is_kept(world: World) -> None:
+def test_no_file_is_cleaned_while_an_epoch_of_another_directory_is_kept(world: World) -> None:
     elsewhere = dict(world.cuts[3]) | {"path": "/elsewhere"}
     world.release([elsewhere, world.cuts[3]])
 
     assert world.there == {"a", "b", "c"}
 
 
-def test_off_leaves_everything(tmp_path: Path) -> None:
+def test_off_cleans_nothing(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.write("a")
     world.release([world.consume("a")])
@@ -132,7 +132,7 @@ def test_a_file_that_was_replaced_since_it_was_read_stays(world: World) -> None:
     assert world.there == {"a"}
 
 
-def test_files_that_a_job_passed_over_at_its_start_stay(tmp_path: Path) -> None:
+def test_files_that_a_job_skipped_at_its_start_stay(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "old").write_text("1\n")
     world = World(tmp_path, cleanSource="delete", start="latest")
@@ -142,7 +142,7 @@ def test_files_that_a_job_passed_over_at_its_start_stay(tmp_path: Path) -> None:
     assert world.there == {"old"}
 
 
-def test_archived_files_are_below_the_archive_under_their_whole_path(tmp_path: Path) -> None:
+def test_archived_files_keep_their_whole_path_below_the_archive(tmp_path: Path) -> None:
     world = World(tmp_path, cleanSource="archive", sourceArchiveDir=str(tmp_path / "archive"), recursiveFileLookup=True)
     world.write("day=1/a", "7\n")
     world.release([world.consume("day=1/a")])
@@ -151,7 +151,9 @@ def test_archived_files_are_below_the_archive_under_their_whole_path(tmp_path: P
     assert Path(f"{tmp_path}/archive{world.inbox}/day=1/a").read_text() == "7\n"
 
 
-def test_what_cannot_be_cleaned_is_told_and_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_cannot_be_cleaned_is_logged_and_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     world = World(tmp_path, cleanSource="archive", sourceArchiveDir=str(tmp_path / "archive"))
     (tmp_path / "archive").write_text("a file where the folder should be")
     world.write("a")
@@ -187,55 +189,55 @@ def test_an_archive_on_another_file_system_is_refused(tmp_path: Path) -> None:
         Cleaning(Directory(str(tmp_path / "in")), "archive", "/proc/archive").check()
 
 
-# -- going back -------------------------------------------------------------------------------------------------------
+# -- restores ---------------------------------------------------------------------------------------------------------
 
 
-def test_going_back_to_a_kept_epoch_finds_its_files(world: World) -> None:
+def test_a_restore_of_a_kept_epoch_finds_its_files(world: World) -> None:
     world.release(world.cuts[1:])
 
-    world.new_life().check_cursor(world.cuts[1], world.cuts[3])
+    world.next_incarnation().check_cursor(world.cuts[1], world.cuts[3])
 
 
-def test_going_back_over_files_that_are_gone_is_refused_with_their_names(world: World) -> None:
+def test_a_restore_that_needs_missing_files_is_refused_with_their_names(world: World) -> None:
     (world.inbox / "b").unlink()
 
     world.source.check_cursor(world.cuts[2], world.cuts[3])
     with pytest.raises(SourceInvalid, match="1 of the files that this epoch would read again are gone") as caught:
-        world.new_life().check_cursor(world.cuts[1], world.cuts[3])
+        world.next_incarnation().check_cursor(world.cuts[1], world.cuts[3])
     assert caught.value.context["files"] == "b"
 
 
-def test_going_back_to_the_beginning_is_refused_when_files_were_cleaned(world: World) -> None:
+def test_a_restore_of_the_beginning_is_refused_when_files_were_cleaned(world: World) -> None:
     world.release(world.cuts[3:])
 
     with pytest.raises(SourceInvalid, match="3 of the files"):
-        world.new_life().check_cursor(None, world.cuts[3])
+        world.next_incarnation().check_cursor(None, world.cuts[3])
 
 
-def test_the_error_says_where_archived_files_are(tmp_path: Path) -> None:
+def test_the_error_names_the_place_of_archived_files(tmp_path: Path) -> None:
     world = World(tmp_path, cleanSource="archive", sourceArchiveDir=str(tmp_path / "archive"))
     world.write("a")
     world.release([world.consume("a")])
 
     with pytest.raises(SourceInvalid) as caught:
-        world.new_life().check_cursor(world.cuts[0], world.cuts[1])
+        world.next_incarnation().check_cursor(world.cuts[0], world.cuts[1])
     assert f"{tmp_path}/archive{world.inbox}" in caught.value.hint
 
 
-def test_going_back_without_them_is_the_users_choice(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_user_may_choose_a_restore_without_the_missing_files(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     (world.inbox / "b").unlink()
 
-    world.new_life(ignoreMissingFiles=True).check_cursor(world.cuts[1], world.cuts[3])
+    world.next_incarnation(ignoreMissingFiles=True).check_cursor(world.cuts[1], world.cuts[3])
 
     assert "1 of the files" in caplog.text
 
 
-# -- forgetting -------------------------------------------------------------------------------------------------------
+# -- deletions in the ledger ------------------------------------------------------------------------------------------
 
 
-def test_files_that_are_gone_and_too_old_to_come_back_are_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deleted_files_too_old_to_come_back_leave_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_ckpt_files.source.FORGETTING_PAYS", 2)
     world = World(tmp_path, maxFileAge="100 seconds")
     for name, modified_s in [("gone-old", 1000), ("here-old", 1000), ("gone-young", 1950)]:

@@ -1,4 +1,4 @@
-"""`FilesSource` keeps the promises of a source, as the suite for any connector has them."""
+"""`FilesSource` passes the conformance suite for sources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEMA = StructType([StructField("id", LongType()), StructField("name", StringTy
 
 
 def feed(folder: Path) -> Callable[[], Sequence[dict[str, object]]]:
-    """Two files a call, later than all before."""
+    """Return a function that adds two files per call, later than all before."""
     numbers = itertools.count()
 
     def add() -> Sequence[dict[str, object]]:

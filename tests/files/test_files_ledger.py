@@ -1,4 +1,4 @@
-"""What was consumed: small in the cursor, exact in the ledger, however batches were cut and wherever a job goes back to."""
+"""The ledger of consumed files: small in the cursor, exact for any cuts and restores."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def history(ledger: FileLedger, sizes: Iterable[int]) -> list[Consumed]:
 
 
 def test_retention_may_read_the_ledger_while_the_job_writes_it() -> None:
-    """They are on two threads, and the interpreter may change between them wherever names are compared."""
+    """They run on two threads, and the interpreter may switch between them at each comparison of names."""
     folder = MemoryFolder()
     begun, *others = (history(FileLedger(folder), [count])[-1] for count in range(20, 30))
     ledger, kept = FileLedger(folder), iter(others)
 
     class Segment(str):
-        """A name at whose comparison retention has its turn."""
+        """A name whose comparison lets retention run."""
 
         def __eq__(self, other: object) -> bool:
             ledger.files(next(kept))
@@ -53,7 +53,7 @@ def test_retention_may_read_the_ledger_while_the_job_writes_it() -> None:
 
 
 @given(st.lists(st.integers(1, 40), max_size=30))
-def test_every_cut_has_exactly_its_files_behind_it_for_a_later_life(sizes: list[int]) -> None:
+def test_a_later_incarnation_finds_exactly_the_files_of_every_cut(sizes: list[int]) -> None:
     folder = MemoryFolder()
     for cut in history(FileLedger(folder), sizes):
         read = Consumed.of(json.loads(json.dumps(cut.cursor("dir"))))
@@ -75,7 +75,7 @@ def test_without_a_ledger_the_cursor_holds_the_files() -> None:
     assert names(FileLedger().files(Consumed.of(json.loads(json.dumps(cut.cursor("dir")))))) == [0, 1, 2]
 
 
-def test_a_branch_forgets_what_came_after_its_base() -> None:
+def test_a_branch_omits_files_after_its_base() -> None:
     folder = MemoryFolder()
     cuts = history(FileLedger(folder), [2, 2, 2])
 
@@ -113,7 +113,7 @@ def test_a_name_that_leads_out_of_the_directory_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("segment", ["../epochs/x", "000000000001-zz.arrow"])
-def test_a_segment_that_is_none_is_refused(segment: str) -> None:
+def test_an_invalid_segment_is_refused(segment: str) -> None:
     with pytest.raises(SourceInvalid, match="not a ledger's segment"):
         Consumed.of({"format": 2, "count": 1, "bytes": 1, "newest_ms": 1, "segments": [segment]})
 
@@ -125,10 +125,10 @@ def test_a_cursor_of_another_format_is_refused(written: int) -> None:
     assert caught.value.context == {"found": written, "reads": 2}
 
 
-# -- what may go ------------------------------------------------------------------------------------------------------
+# -- deletions --------------------------------------------------------------------------------------------------------
 
 
-def test_segments_that_no_kept_cursor_names_go_and_the_others_stay_whole() -> None:
+def test_segments_that_no_kept_cursor_names_are_deleted_and_the_others_stay_intact() -> None:
     folder = MemoryFolder()
     cuts = history(FileLedger(folder), [3, 1, 1, 1, 5, 1])
 
@@ -139,8 +139,8 @@ def test_segments_that_no_kept_cursor_names_go_and_the_others_stay_whole() -> No
         assert names(FileLedger(folder).files(cut)) == list(range(cut.count))
 
 
-def test_what_another_life_has_written_and_not_yet_decided_stays() -> None:
-    """A driver that was replaced, and does not know it yet, sweeps."""
+def test_uncommitted_segments_of_another_incarnation_stay() -> None:
+    """A driver that was fenced, and does not know it yet, deletes files."""
     folder = MemoryFolder()
     base = history(FileLedger(folder), [3])[-1]
     undecided = FileLedger(folder).after(base, batch(3))
@@ -150,7 +150,7 @@ def test_what_another_life_has_written_and_not_yet_decided_stays() -> None:
     assert names(FileLedger(folder).files(undecided)) == [0, 1, 2, 3]
 
 
-def test_only_when_all_segments_are_joined_something_may_be_forgotten() -> None:
+def test_names_may_leave_the_ledger_only_when_all_segments_are_joined() -> None:
     folder = MemoryFolder()
     ledger = FileLedger(folder)
     first = ledger.after(Consumed(), batch(0, 4))

@@ -1,4 +1,4 @@
-"""Which files count, in which order, and what is looked at."""
+"""Listing of files: selection, order, and number of metadata reads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_file_that_is_still_being_written_is_invisible(name: str, tmp_path: Pa
     assert not is_complete(name)
 
 
-def test_subfolders_are_read_only_if_asked_for(tmp_path: Path) -> None:
+def test_subfolders_are_read_only_on_request(tmp_path: Path) -> None:
     write(tmp_path, "day=1/a.csv")
 
     assert Directory(str(tmp_path)).files() == []
@@ -74,7 +74,7 @@ def test_a_missing_directory_is_an_error_with_its_path(call: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize("call", [Directory.files, Directory.names])
-def test_a_listing_that_fails_for_now_is_asked_again_by_the_next_incarnation(
+def test_a_failed_listing_is_repeated_by_the_next_incarnation(
     call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(path: str) -> None:
@@ -94,8 +94,8 @@ def test_a_uri_lists_the_same_files_as_the_path(tmp_path: Path) -> None:
     assert (by_path, by_path.modified_ms) == (by_uri, by_uri.modified_ms)
 
 
-def test_what_arrow_lists_is_what_the_local_listing_gives(tmp_path: Path) -> None:
-    """Other file systems are listed by Arrow; on the local one both must say the same."""
+def test_arrows_listing_equals_the_local_listing(tmp_path: Path) -> None:
+    """Arrow lists other file systems; on the local one both listings must be equal."""
     for name in ("a.csv", "day=1/b.csv", "_no/c.csv", ".no", "d.tmp"):
         write(tmp_path, name, modified_s=9)
     directory = Directory(str(tmp_path), recursive=True)
@@ -109,7 +109,7 @@ def test_what_arrow_lists_is_what_the_local_listing_gives(tmp_path: Path) -> Non
     assert passed == {"a.csv"}
 
 
-def test_known_files_are_named_and_not_looked_at(tmp_path: Path) -> None:
+def test_known_files_are_listed_without_a_metadata_read(tmp_path: Path) -> None:
     write(tmp_path, "known.csv")
     write(tmp_path, "new.csv")
     passed: set[str] = set()
@@ -124,7 +124,7 @@ def test_only_files_that_exist_have_a_size(tmp_path: Path) -> None:
     assert Directory(str(tmp_path)).stat(["a.csv", "gone.csv"]) == {"a.csv": DataFile("a.csv", 7)}
 
 
-def test_a_directory_goes_to_tasks(tmp_path: Path) -> None:
+def test_a_directory_can_be_sent_to_tasks(tmp_path: Path) -> None:
     write(tmp_path, "a.csv")
     used = Directory(str(tmp_path))
     used.files()

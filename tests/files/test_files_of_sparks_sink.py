@@ -1,4 +1,4 @@
-"""A folder that Spark's file sink writes is read as Spark reads it: the log in `_spark_metadata` says which files count."""
+"""A folder that Spark's file sink writes is read as Spark reads it: the log in `_spark_metadata` names the files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DATA = StructType([StructField("id", LongType())])
 
 
 class Sink:
-    """What Spark's file sink leaves in a folder, batch by batch."""
+    """Files of Spark's file sink in a folder, batch by batch."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -72,7 +72,7 @@ def test_a_file_of_a_dead_attempt_is_left_out(sink: Sink) -> None:
     assert Directory(str(sink.folder)).names() == {"part-0.csv"}
 
 
-def test_before_the_first_batch_there_is_no_file(sink: Sink) -> None:
+def test_no_file_counts_before_the_first_batch(sink: Sink) -> None:
     sink.write("part-0.csv")
 
     assert names(sink) == []
@@ -206,7 +206,7 @@ def test_a_log_that_appears_while_the_job_runs_is_followed(tmp_path: Path) -> No
     assert [file[0] for file in second["files"]] == ["part-0.csv"]  # type: ignore[attr-defined]
 
 
-def test_a_committed_file_that_is_gone_stops_the_job_and_the_advice_goes_on_without_it(sink: Sink) -> None:
+def test_a_missing_committed_file_stops_the_job_and_the_advice_continues_without_it(sink: Sink) -> None:
     sink.commit(sink.write("part-0.csv"), sink.write("part-1.csv"))
     (sink.folder / "part-0.csv").unlink()
     plan = reader(sink.folder)

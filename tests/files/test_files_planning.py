@@ -64,7 +64,7 @@ def test_batches_are_bounded_by_bytes_but_take_at_least_one_file(tmp_path: Path)
     assert plan.latestOffset(plan.initialOffset(), ReadMaxFiles(10))["count"] == 1
 
 
-def test_everything_is_taken_when_spark_asks_for_everything(tmp_path: Path) -> None:
+def test_an_unlimited_batch_takes_every_file(tmp_path: Path) -> None:
     fill(tmp_path, 3)
     plan = reader(tmp_path, files_per_batch=1)
 
@@ -123,7 +123,7 @@ def test_a_consumed_file_that_comes_back_is_not_read_twice(tmp_path: Path) -> No
     assert plan.latestOffset(end, ReadMaxFiles(10)) == end
 
 
-def test_a_name_that_is_used_again_stops_the_job_instead_of_being_skipped(tmp_path: Path) -> None:
+def test_a_reused_name_stops_the_job_instead_of_being_skipped(tmp_path: Path) -> None:
     fill(tmp_path, 2)
     plan = reader(tmp_path)
     end = plan.latestOffset(plan.initialOffset(), ReadMaxFiles(10))
@@ -136,7 +136,7 @@ def test_a_name_that_is_used_again_stops_the_job_instead_of_being_skipped(tmp_pa
         plan.latestOffset(end, ReadMaxFiles(10))
 
 
-def test_a_file_too_old_to_be_told_from_a_forgotten_one_stops_the_job_with_its_name(tmp_path: Path) -> None:
+def test_a_file_too_old_to_be_distinguished_from_a_deleted_entry_stops_the_job(tmp_path: Path) -> None:
     fill(tmp_path, 1)
     plan = reader(tmp_path, max_age_ms=24 * 3600 * 1000)
     end = plan.latestOffset(plan.initialOffset(), ReadMaxFiles(10))
@@ -162,7 +162,7 @@ def test_a_file_dated_in_the_future_does_not_make_later_files_too_old(tmp_path: 
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
-def test_a_cursor_never_stands_in_the_future(start: Any, tmp_path: Path) -> None:
+def test_a_cursor_is_never_in_the_future(start: Any, tmp_path: Path) -> None:
     fill(tmp_path, 1)
     os.utime(tmp_path / "000.csv", (4e9, 4e9))
     source = FilesSource(str(tmp_path), "csv", DATA, header=False, start=start)
@@ -187,7 +187,7 @@ def test_a_backlog_of_any_age_is_read_oldest_first(tmp_path: Path) -> None:
     assert [ids(plan, start, end) for start, end in pairwise(offsets)] == [[3], [2], [1], [0]]
 
 
-def test_what_earlier_lives_consumed_comes_from_a_list(tmp_path: Path) -> None:
+def test_files_consumed_by_earlier_incarnations_come_from_a_list(tmp_path: Path) -> None:
     inbox = tmp_path / "in"
     inbox.mkdir()
     fill(inbox, 3)
@@ -200,8 +200,8 @@ def test_what_earlier_lives_consumed_comes_from_a_list(tmp_path: Path) -> None:
     assert (ids(plan, plan.initialOffset(), end), end["count"]) == ([1], 4)
 
 
-def test_a_checkpoint_that_is_ahead_of_what_the_reader_knows_is_refused(tmp_path: Path) -> None:
-    """It would read the files between once more."""
+def test_a_checkpoint_ahead_of_the_readers_ledger_is_refused(tmp_path: Path) -> None:
+    """It would read the files between them again."""
     fill(tmp_path, 3)
     plan = reader(tmp_path, files_per_batch=1)
     first = plan.latestOffset(plan.initialOffset(), ReadMaxFiles(1))
@@ -267,7 +267,7 @@ def test_end_and_reached(tmp_path: Path) -> None:
     assert not source.reached(after, source.end(spark))
 
 
-def test_a_file_that_is_gone_before_it_was_consumed_does_not_keep_a_drain_waiting(tmp_path: Path) -> None:
+def test_a_file_deleted_before_it_was_consumed_does_not_block_a_drain(tmp_path: Path) -> None:
     source = FilesSource(str(tmp_path), "csv", DATA)
     spark: Any = None
     fill(tmp_path, 1)
@@ -277,7 +277,7 @@ def test_a_file_that_is_gone_before_it_was_consumed_does_not_keep_a_drain_waitin
     assert source.reached(source.start(spark), end)
 
 
-def test_latest_has_everything_that_is_there_behind_it(tmp_path: Path) -> None:
+def test_latest_begins_after_all_existing_files(tmp_path: Path) -> None:
     fill(tmp_path, 2)
     source = FilesSource(str(tmp_path), "csv", DATA, start="latest")
     spark: Any = None
@@ -309,7 +309,7 @@ def test_a_schema_that_no_file_can_have_is_refused(schema: StructType, format: A
         check_schema(schema, format)
 
 
-def test_the_output_has_the_columns_that_the_settings_ask_for(tmp_path: Path) -> None:
+def test_the_output_has_the_columns_of_the_settings(tmp_path: Path) -> None:
     columns = {
         mode: output_schema(DATA, settings_of(tmp_path, on_error=mode)).names for mode in ("fail", "drop", "keep")
     }
@@ -322,7 +322,7 @@ def test_the_output_has_the_columns_that_the_settings_ask_for(tmp_path: Path) ->
 
 
 def replaced(folder: Path) -> None:
-    """Another folder at the same path."""
+    """Replace the folder by another one at the same path."""
     folder.rename(folder.with_name("before"))
     folder.mkdir()
 
@@ -339,7 +339,7 @@ def test_a_folder_that_another_one_replaces_while_the_job_runs_is_read_on_by_nam
     assert ids(plan, first, end) == [2, 3]
 
 
-def test_another_file_under_a_consumed_name_in_a_replaced_folder_is_not_passed_over(tmp_path: Path) -> None:
+def test_another_file_under_a_consumed_name_in_a_replaced_folder_is_not_skipped(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     fill(folder, 2)
@@ -353,12 +353,12 @@ def test_another_file_under_a_consumed_name_in_a_replaced_folder_is_not_passed_o
     assert caught.value.context == {"file": "001.csv"}
 
 
-def test_a_folder_that_was_removed_and_made_again_is_another_one(tmp_path: Path) -> None:
-    """File systems give a freed inode to the next folder."""
+def test_a_folder_that_was_deleted_and_created_again_is_another_one(tmp_path: Path) -> None:
+    """File systems reuse a freed inode for the next folder."""
     folder = tmp_path / "in"
     folder.mkdir()
-    held = HeldFolder(str(folder))
-    answers = [held.replaced(), held.replaced()]
+    held_folder = HeldFolder(str(folder))
+    answers = [held_folder.replaced(), held_folder.replaced()]
     folder.rmdir()
     folder.mkdir()
-    assert [*answers, held.replaced(), held.replaced()] == [False, False, True, False]
+    assert [*answers, held_folder.replaced(), held_folder.replaced()] == [False, False, True, False]

@@ -1,4 +1,4 @@
-"""CSV and JSON lines: exact rows, exact lines, and every bad record found without harm to its neighbours."""
+"""CSV and JSON lines: exact rows, exact lines, and every bad record found without an effect on its neighbours."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_fail_names_file_line_and_text(tmp_path: Path) -> None:
     assert len(str(caught.value.context["record"])) == 200
 
 
-def test_drop_hands_the_reason_to_the_core(tmp_path: Path) -> None:
+def test_drop_passes_the_reason_to_the_core(tmp_path: Path) -> None:
     good, bad = rows_of(tmp_path, b"1,x,\nbad\n", on_error="drop")
 
     assert good["ckpt_reject"] is None
@@ -285,7 +285,7 @@ json_lines = st.lists(st.sampled_from([*BAD_JSON[:-1], b'{"id": 3}', b'{"id": nu
 
 
 @given(json_lines)
-def test_a_line_is_judged_the_same_alone_and_among_others(lines: list[bytes]) -> None:
+def test_a_line_has_the_same_result_alone_and_among_others(lines: list[bytes]) -> None:
     parse = json_parser(DATA)
 
     def judged(content: bytes) -> list[int | str | None]:

@@ -1,4 +1,4 @@
-"""Timestamps without an offset are local to the session's time zone, by Java's rules, of which `zoneinfo` is the oracle here."""
+"""Timestamps without an offset are local to the session's time zone, by Java's rules; `zoneinfo` is the oracle here."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_digits_beyond_microseconds_are_cut_off():
     assert instant("2024-01-01T00:00:00.123456789Z") == "2024-01-01T00:00:00.123456+00:00"
 
 
-def test_what_is_no_time_is_refused():
+def test_an_invalid_time_is_refused():
     with pytest.raises(pa.ArrowInvalid):
         instants_of_texts(pa.array(["yesterday"]), NEW_YORK)
 
@@ -64,7 +64,7 @@ times = st.datetimes(dt.datetime(1990, 1, 1), dt.datetime(2030, 1, 1))
 @example([dt.datetime(2008, 11, 2, 1, 0, fold=1)], NEW_YORK)
 @example([dt.datetime(2018, 11, 4, 0, 10)], "America/Sao_Paulo")
 @example([dt.datetime(2024, 10, 6, 2, 10), dt.datetime(2024, 4, 7, 1, 40)], "Australia/Lord_Howe")
-def test_every_local_time_in_every_zone_is_what_the_zones_rules_say(local: list[dt.datetime | None], zone: str):
+def test_every_local_time_in_every_zone_follows_the_zones_rules(local: list[dt.datetime | None], zone: str):
     found = instants(pa.array(local, pa.timestamp("us")), zone).to_pylist()
 
     # Arrow's local times have no fold. fold=0 is the offset before the change, for a gap and for an overlap alike.
@@ -90,12 +90,12 @@ def rows(parser: Any, text: bytes) -> list[Any]:
 AT = dt.datetime(2024, 7, 1, 16, tzinfo=dt.UTC)
 
 
-def test_csv_takes_the_zone():
+def test_csv_uses_the_zone():
     schema = pa.schema([("at", INSTANT)])
     assert rows(csv_parser(["at"], schema, ",", '"', "", NEW_YORK), b"2024-07-01 12:00:00\n") == [{"at": AT}]
 
 
-def test_json_takes_the_zone_at_every_depth():
+def test_json_uses_the_zone_at_every_depth():
     inner = pa.struct([("at", INSTANT), ("n", pa.int64())])
     schema = pa.schema([("at", INSTANT), ("s", inner), ("many", pa.list_(INSTANT)), ("deep", pa.list_(inner))])
     text = b'{"at": "T", "s": {"at": "T", "n": 1}, "many": ["T", null], "deep": [null, {"at": "T"}]}\n{}\n{"s": null}\n'

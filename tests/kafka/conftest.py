@@ -1,4 +1,4 @@
-"""What the tests of publishing share."""
+"""Fixtures for the tests of publishing."""
 
 from __future__ import annotations
 

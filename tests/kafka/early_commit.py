@@ -1,4 +1,4 @@
-"""A lane that does not wait for the decision: planted over a model of a broker, and over a real one."""
+"""A lane that does not wait for the commit: planted over a model of a broker, and over a real one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from spark_ckpt_kafka.publishing import ShardPublisher, ShardRequest
 
 
 class CommitsAtOnce(ShardPublisher):
-    """Planted bug: does not wait for the decision."""
+    """A planted bug: does not wait for the commit."""
 
     def send_ahead(self, request: ShardRequest) -> int:
         sent = super().send_ahead(request)

@@ -1,4 +1,4 @@
-"""A model of a broker's transactions, and publishers of one lane that live and die over it."""
+"""A model of a broker's transactions, and publishers of one lane that start and die on it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROWS = 4
 
 @dataclass
 class Log:
-    """One transactional id at a broker: its newest producer, its open transaction, what is committed."""
+    """One transactional id at a broker: its newest producer, its open transaction, its committed records."""
 
     newest: int = 0
     committed: list[bytes | None] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Log:
 
 
 class ModelProducer:
-    """A producer of the log; fenced as soon as a newer one initialised."""
+    """A producer of the log; fenced as soon as a newer one has initialised."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -71,9 +71,9 @@ class ModelProducer:
         return len(self.rows)
 
     def commit(self) -> None:
-        if (meanwhile := self.log.before_commit) is not None:
+        if (before_commit := self.log.before_commit) is not None:
             self.log.before_commit = None
-            meanwhile()
+            before_commit()
         self._check()
         self.log.committed += self.rows
         self.log.marker = self.marker
@@ -127,7 +127,7 @@ class World:
         return ShardRequest(epoch, epoch - 1, 1, (), 1, str(self.folder), {}, [part])
 
     def in_parts(self, epoch: int, parts: int) -> ShardRequest:
-        """The same rows in files of one row each, or the first of them: more of an epoch comes batch by batch."""
+        """Return the same rows in files of one row each, or the first of them: an epoch's rows come batch by batch."""
         files = [self.part(f"{epoch}-{row}", [b"%d:%d" % (epoch, row)]) for row in range(parts)]
         return replace(self.request(epoch), parts=files)
 
@@ -139,7 +139,7 @@ class World:
         return StagedPart(path.name, len(values), path.stat().st_size, digest)
 
     def attempt(self, epoch: int, dies_at: str | None = None) -> ShardResult | None:
-        """One process's attempt; None when it died or has to be repeated."""
+        """Make one attempt in a process; None when it died or must be repeated."""
         failpoints.arm(f"{dies_at}:raise" if dies_at else "")
         try:
             return self.publisher().publish(self.request(epoch))

@@ -1,4 +1,4 @@
-"""A schema registry over HTTP, as far as Confluent's own clients ask it, that can be taken away."""
+"""A schema registry over HTTP with the requests of Confluent's clients, which a test can stop."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ class RegistryServer:
         versions = self.subjects.setdefault(subject, [])
         if number not in versions:
             versions.append(number)
-        told = {"id": number, "subject": subject, "version": versions.index(number) + 1, **kept}
-        return 200, told
+        registered = {"id": number, "subject": subject, "version": versions.index(number) + 1, **kept}
+        return 200, registered
 
 
 def _generated():
-    """What protoc makes of a message with a number, an enum, a list, a map, a message inside and bytes."""
+    """Return protoc's output for a message with a number, an enum, a list, a map, a nested message and bytes."""
     one, many, file = 1, 3, descriptor_pb2.FileDescriptorProto(name="orders.proto", package="shop", syntax="proto3")
     customer = file.message_type.add(name="Customer")
     customer.field.add(name="name", number=1, type=9, label=one)

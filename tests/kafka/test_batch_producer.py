@@ -1,4 +1,4 @@
-"""A producer says how its transaction ended: fenced, a record refused, or unknown."""
+"""A producer reports the end of its transaction: fenced, a record refused, or unknown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PARTITIONS = 3
 
 
 class ModelCluster:
-    """Answers each request at once. `fails`: errors to raise instead, by the request's class, once each."""
+    """Answer each request at once. `fails`: errors to raise instead, by the request's class, once each."""
 
     def __init__(self, *_: object) -> None:
         self.asked: list[Any] = []
@@ -80,7 +80,7 @@ class ModelCluster:
 
 
 def produced(request: Any, **refusal: Any) -> Any:
-    """The answer to a request with records; `refusal` is its first partition's."""
+    """Return the answer to a request with records; `refusal` is its first partition's."""
     parts = [
         SimpleNamespace(index=each.index, error_code=0, error_message=None, record_errors=[])
         for each in request.topic_data[0].partition_data
@@ -119,7 +119,7 @@ FENCED_AT = [AddPartitionsToTxnRequest, ProduceRequest, EndTxnRequest]
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["", "ahead"])
 @pytest.mark.parametrize("at", FENCED_AT)
-def test_a_lane_whose_producer_is_fenced_says_so(
+def test_a_lane_whose_producer_is_fenced_raises_fenced(
     cluster: ModelCluster, world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, at: type, ahead: bool
 ) -> None:
     one = world()
@@ -148,7 +148,7 @@ def test_records_that_wait_for_an_answer_are_bounded(cluster: ModelCluster) -> N
 
 
 class VerifyingCluster(ModelCluster):
-    """One broker. As Kafka's, it ends a request that waits for the coordinator when another one makes it ask again."""
+    """One broker. Like Kafka's, it ends a request that waits for the coordinator when another request repeats the verification."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ def _partitions(request: Any) -> set[int]:
 
 
 def _ended_of_small_requests() -> int:
-    """How many requests the broker ended. Their batches are sent again, which costs a pause each."""
+    """Return the number of requests that the broker ended. Their batches are sent again, after a pause each."""
     cluster = VerifyingCluster()
     one = producer(cluster, Tuning(batch_size=100))
     for partition in (0, 1):
@@ -209,14 +209,14 @@ def test_a_marker_does_not_end_a_request_whose_partitions_the_broker_verifies() 
     assert not cluster.ended
 
 
-def test_requests_that_end_one_another_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted bug: several requests with first batches of partitions."""
+def test_planted_requests_that_end_one_another_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted bug: several requests with first batches of partitions."""
     monkeypatch.setattr(batch_producer, "MOST_VERIFYING", MOST_IN_FLIGHT)
 
     assert _ended_of_small_requests() > 0
 
 
-def test_sequences_go_on_from_batch_to_batch_of_a_partition(cluster: ModelCluster) -> None:
+def test_sequences_continue_from_batch_to_batch_of_a_partition(cluster: ModelCluster) -> None:
     one = producer(cluster, Tuning(batch_size=200))
     for _ in range(2):
         one.send(chunk(40, partition=pa.array([1] * 40, pa.int32())))
@@ -276,7 +276,7 @@ def _ends(cluster: ModelCluster) -> Iterator[bool]:
 
 
 def _abort_with_records_on_their_way(cluster: ModelCluster, kind: type[BatchProducer]) -> list[bool]:
-    """The ends of transactions that the brokers were asked for."""
+    """Return the ends of transactions that the brokers got."""
     one = producer(cluster, kind=kind)
     one.send(chunk(3))
     cluster.fails[ModelCluster] = kafka_errors.KafkaConnectionError("lost")
@@ -286,22 +286,22 @@ def _abort_with_records_on_their_way(cluster: ModelCluster, kind: type[BatchProd
 
 
 def test_an_abort_does_not_overtake_records_without_an_answer(cluster: ModelCluster) -> None:
-    """They would open the transaction again, behind its abort. The next init fences them."""
+    """They would open the transaction again, after its abort. The next init fences them."""
     assert _abort_with_records_on_their_way(cluster, BatchProducer) == []
 
 
 class AbortsAtOnce(BatchProducer):
-    """Planted bug: does not wait for the answers."""
+    """A planted bug: does not wait for the answers."""
 
     def abort(self) -> None:
         self._end(committed=False, wait_s=1.0)
 
 
-def test_an_abort_that_overtakes_records_would_be_noticed(cluster: ModelCluster) -> None:
+def test_a_planted_abort_that_overtakes_records_is_found(cluster: ModelCluster) -> None:
     assert _abort_with_records_on_their_way(cluster, AbortsAtOnce) != []
 
 
-def test_an_abort_that_the_next_init_has_to_do_says_so(cluster: ModelCluster) -> None:
+def test_an_abort_that_is_left_to_the_next_init_is_reported(cluster: ModelCluster) -> None:
     one = producer(cluster)
     one.send(chunk(3))
     cluster.fails[ModelCluster] = kafka_errors.KafkaConnectionError("lost")
@@ -350,7 +350,7 @@ def test_a_transaction_that_no_broker_knows_needs_no_abort(cluster: ModelCluster
         ("deliver: KafkaTimeoutError", ""),
     ],
 )
-def test_an_error_says_what_was_refused(text: str, refusal: str) -> None:
+def test_an_error_names_the_refused_operation(text: str, refusal: str) -> None:
     assert refusal_of(text) == refusal
 
 

@@ -1,4 +1,4 @@
-"""A batch that a broker cannot take for now is sent again within its transaction, and is there once and in order."""
+"""A batch that a broker refuses temporarily is sent again within its transaction, and is there once and in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spark_ckpt_kafka.record_batches import Chunk, ProducerId, Records, frame_ba
 
 PARTITIONS, NODES = 4, 2
 REMEMBERED = 5
-"""Batches of a producer that a Kafka broker compares a new one with, per partition."""
+"""Number of batches of a producer that a Kafka broker compares a new one with, per partition."""
 TUNING = Tuning(compression_type="none", batch_size=200)
 NOT_LEADER = kafka_errors.NotLeaderForPartitionError.errno
 TOO_FEW = kafka_errors.NotEnoughReplicasAfterAppendError.errno
@@ -58,7 +58,7 @@ class Partition:
 
 
 class SequencedCluster:
-    """Brokers that check sequence numbers. `fates`: of the next requests, each with its partitions' first one or all."""
+    """Brokers that check sequence numbers. `fates`: outcomes of the next requests, each for their first partition or all."""
 
     def __init__(self, fates: list[Any] | None = None, draw: random.Random | None = None) -> None:
         self.fates = deque(fates or [])
@@ -141,7 +141,7 @@ def expected(count: int) -> list[list[bytes]]:
 
 
 def sent(brokers: SequencedCluster, chunks: int = 3, rows: int = 200) -> list[list[bytes]]:
-    """What the partitions have after a producer has sent its rows."""
+    """Return the rows of the partitions after a producer has sent its rows."""
     one = producer(brokers)
     for number in range(chunks):
         one.send(chunk(number * rows, rows))
@@ -158,7 +158,7 @@ def test_a_batch_without_success_is_sent_again_and_is_there_once(fate: Any, at: 
     assert sent(brokers) == expected(600)
 
 
-def test_rows_are_there_once_and_in_order_whatever_happens_to_requests() -> None:
+def test_rows_are_there_once_and_in_order_for_any_fate_of_requests() -> None:
     met: Counter[int] = Counter()
     for seed in range(10):
         brokers = SequencedCluster(draw=random.Random(seed))
@@ -179,8 +179,8 @@ def _new_number_each_time() -> Callable[..., bytes]:
     return framed
 
 
-def test_a_new_sequence_number_for_a_batch_that_is_sent_again_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted bug: a broker that has the batch appends it twice."""
+def test_a_planted_new_sequence_number_for_a_repeated_batch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted bug: a broker that has the batch appends it twice."""
     monkeypatch.setattr(batch_producer, "frame_batch", _new_number_each_time())
 
     found = sent(SequencedCluster([TAKEN] * 20 + [APPENDED_AND_LOST]))
@@ -204,7 +204,7 @@ def test_a_gap_that_no_refused_batch_explains_ends_the_attempt() -> None:
     assert not brokers.pauses
 
 
-def test_a_batch_that_came_long_ago_counts_as_taken() -> None:
+def test_a_batch_that_arrived_long_ago_counts_as_appended() -> None:
     brokers = SequencedCluster([SimpleNamespace(appends=True, code=DUPLICATE, lost=False)])
 
     assert sent(brokers) == expected(600)
@@ -218,8 +218,8 @@ def test_a_batch_that_stays_refused_ends_the_attempt_with_the_brokers_error() ->
         one.deliver()
 
 
-def test_a_topic_that_is_gone_gets_nothing_again() -> None:
-    """It may be created again: the rows before would be missing there."""
+def test_a_deleted_topic_gets_no_batch_again() -> None:
+    """It may be created again: the earlier rows would be missing there."""
     gone = SimpleNamespace(appends=False, code=kafka_errors.UnknownTopicOrPartitionError.errno, lost=False)
     brokers = SequencedCluster([gone])
     one = producer(brokers)
@@ -230,7 +230,7 @@ def test_a_topic_that_is_gone_gets_nothing_again() -> None:
 
 
 def test_an_abort_does_not_overtake_a_request_whose_connection_ended() -> None:
-    """Although the batch was sent again: the lost request may arrive behind the abort."""
+    """Although the batch was sent again: the lost request may arrive after the abort."""
     brokers = SequencedCluster([LOST])
     one = producer(brokers)
     one.send(chunk(0, 8))
@@ -243,14 +243,14 @@ def test_an_abort_does_not_overtake_a_request_whose_connection_ended() -> None:
 
 
 class Connections:
-    """A client whose brokers have a topic of one partition; `ids`: of the topic at each look."""
+    """A client whose brokers have a topic of one partition; `ids`: the topic's id at each read."""
 
     def __init__(self, ids: list[object]) -> None:
         self.ids = ids
         self.cluster = SimpleNamespace(update_metadata=lambda answer: None)
 
-    def run(self, work: Callable[..., Any], *given: Any) -> Any:
-        return asyncio.run(work(*given))
+    def run(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return asyncio.run(work(*arguments))
 
     async def send(self, request: Any) -> Any:
         partition = SimpleNamespace(partition_index=0, leader_id=1)
@@ -259,7 +259,7 @@ class Connections:
 
 
 @pytest.mark.parametrize("ids", [["a", "a", "b"], [None, None]], ids=["created again", "brokers without ids"])
-def test_a_topic_that_was_created_again_gets_nothing_again(monkeypatch: pytest.MonkeyPatch, ids: list[object]) -> None:
+def test_a_topic_that_was_created_again_gets_no_batch_again(monkeypatch: pytest.MonkeyPatch, ids: list[object]) -> None:
     monkeypatch.setattr(
         cluster, "open_connections", lambda *_: (SimpleNamespace(sleep=asyncio.sleep), Connections(ids))
     )

@@ -1,4 +1,4 @@
-"""The control plane waits for what passes by itself, and for nothing else."""
+"""The control plane retries errors that pass, and no others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_ckpt.errors import SourceInvalid
 
 
 class Admin:
-    """Fails with each of `errors` in turn, then names one topic of a user's and one of the brokers' own."""
+    """Raise each of `errors` in turn, then name one topic of a user's and one of the brokers' own."""
 
     def __init__(self, errors: list[Exception]) -> None:
         self.errors = errors
@@ -46,7 +46,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch, *errors: Exception) -> tuple[KafkaC
 
 
 @pytest.mark.parametrize("call", [KafkaSource.start, KafkaSource.end, KafkaSource.identity])
-def test_a_source_whose_brokers_are_away_is_asked_again_by_the_next_incarnation(
+def test_a_source_with_unreachable_brokers_is_read_again_by_the_next_incarnation(
     monkeypatch: pytest.MonkeyPatch, call: Callable[[KafkaSource, Any], object]
 ) -> None:
     def away(settings: Mapping[str, object]) -> Admin:
@@ -66,13 +66,13 @@ def test_a_source_whose_brokers_are_away_is_asked_again_by_the_next_incarnation(
     assert not caught.value.retriable
 
 
-def test_a_broker_that_names_no_node_yet_is_asked_again_through_a_new_client(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_names_no_node_yet_is_retried_with_a_new_client(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, admin = cluster(monkeypatch, *[kafka_errors.NodeNotReadyError("controller")] * 3)
     assert asked.topics() == ["in"]
     assert admin.closed == 3
 
 
-def test_a_broker_that_never_names_a_node_is_told_after_the_settling_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_never_names_a_node_is_reported_after_the_settling_time(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, admin = cluster(monkeypatch, *[kafka_errors.NodeNotReadyError("controller")] * 10_000)
     clock = SimpleNamespace(monotonic=iter(range(0, 1000, 2)).__next__, sleep=lambda seconds: None)
     monkeypatch.setattr(control, "time", clock)
@@ -82,28 +82,28 @@ def test_a_broker_that_never_names_a_node_is_told_after_the_settling_time(monkey
     assert admin.closed < 10
 
 
-def test_a_refusal_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_is_raised_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, admin = cluster(monkeypatch, kafka_errors.TopicAuthorizationFailedError("in"))
     with pytest.raises(ControlError, match="access denied"):
         asked.topics()
     assert admin.closed == 1
 
 
-def test_settings_that_the_cluster_does_not_show_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_the_cluster_hides_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, _ = cluster(monkeypatch, kafka_errors.ClusterAuthorizationFailedError("no right to describe"))
     assert asked.settings() == {}
 
 
 @pytest.mark.parametrize("error", [kafka_errors.KafkaConnectionError("reset"), kafka_errors.KafkaTimeoutError("slow")])
 def test_an_outage_does_not_pass_for_settings_without_limits(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """A sink would commit epochs with records that the topic never takes."""
+    """A sink would commit epochs with records that the topic refuses."""
     asked, _ = cluster(monkeypatch, error)
     with pytest.raises(ControlError, match="no usable answer"):
         asked.settings()
 
 
 class Naming:
-    """Answers a metadata request with each of `answers` in turn."""
+    """Answer a metadata request with each of `answers` in turn."""
 
     def __init__(self, *answers: dict[str, object]) -> None:
         self.answers = list(answers)
@@ -127,7 +127,7 @@ def identity(monkeypatch: pytest.MonkeyPatch, *answers: dict[str, object]) -> di
     return KafkaControl(Connection("broker:9092")).identity(["in"])
 
 
-def test_a_cluster_that_does_not_tell_its_id_yet_is_asked_again_and_not_taken_for_another(
+def test_a_cluster_without_its_id_yet_is_asked_again_and_not_taken_for_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     topic_id = uuid.UUID(int=7)
@@ -161,7 +161,7 @@ def test_a_kept_connection_that_the_broker_has_closed_is_opened_again(monkeypatc
     assert admin.closed == 1
 
 
-def test_a_kept_connection_stays_open_between_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kept_connection_stays_open_between_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[object] = []
     monkeypatch.setattr(control, "open_admin", lambda settings: opened.append(settings) or Admin([]))
     kept = control.KeptControl(Connection("broker:9092"))

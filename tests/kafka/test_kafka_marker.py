@@ -42,14 +42,14 @@ def test_a_marker_survives_its_encoding() -> None:
         (7, _marker(7).encode().replace('"rows"', '"rowz"')),
     ],
 )
-def test_what_somebody_else_wrote_is_not_a_marker(offset: int, metadata: str) -> None:
+def test_metadata_of_other_writers_is_not_a_marker(offset: int, metadata: str) -> None:
     with pytest.raises(PublishConflict, match="was not written by this sink"):
         decode(offset, metadata, "g")
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=8), st.data())
 def test_publishing_any_epoch_of_a_history_at_any_time_repeats_nothing(gaps: list[int], data: st.DataObject) -> None:
-    """Epochs grow with gaps; whatever was published last, asking for an older or the same one is done."""
+    """Epochs grow with gaps; for any last published epoch, a request for an older one or the same is done."""
     epochs = [sum(gaps[: n + 1]) for n in range(len(gaps))]
     at = data.draw(st.integers(0, len(epochs)), label="epochs published")
     marker = _marker(epochs[at - 1]) if at else None
@@ -80,8 +80,8 @@ def test_a_sink_that_published_nothing_needs_no_marker_but_one_that_did_does() -
 
 
 @pytest.mark.parametrize(("found", "publishes"), [(4, False), (5, True), (6, True), (7, True)])
-def test_epochs_that_a_restore_left_behind_may_be_there_or_not(found: int, publishes: bool) -> None:
-    """5 is acked, 6 and 7 were decided and dropped, 8 is next; 4 would mean that 5 was lost."""
+def test_diverged_epochs_may_be_published_or_not(found: int, publishes: bool) -> None:
+    """5 is acknowledged, 6 and 7 were committed and dropped, 8 is next; 4 would mean that 5 was lost."""
     wanted = Wanted("g", 0, 8, 5, 1, dropped=(6, 7))
 
     if publishes:
@@ -91,12 +91,12 @@ def test_epochs_that_a_restore_left_behind_may_be_there_or_not(found: int, publi
             decide(_marker(found), wanted)
 
 
-def test_a_dropped_epoch_does_not_stand_for_a_later_one_that_was_lost() -> None:
+def test_a_dropped_epoch_does_not_prove_a_later_lost_one() -> None:
     with pytest.raises(PublishConflict):
         decide(_marker(6), Wanted("g", 0, 9, 8, 1, dropped=(6, 7)))
 
 
-def test_a_marker_above_everything_that_was_decided_is_a_conflict_unless_a_newer_driver_wrote_it() -> None:
+def test_a_marker_above_every_committed_epoch_is_a_conflict_unless_a_newer_driver_wrote_it() -> None:
     wanted = Wanted("g", 0, 5, 4, 1, newest=6)
 
     assert decide(_marker(6), wanted) is MarkerDecision.DONE
@@ -106,8 +106,8 @@ def test_a_marker_above_everything_that_was_decided_is_a_conflict_unless_a_newer
         decide(_marker(7, incarnation=2), wanted)
 
 
-def test_an_epoch_published_for_a_decision_that_the_log_lost_is_not_taken_for_this_one() -> None:
-    """The log loses its newest epoch after the publish and gives its number again, to other rows."""
+def test_an_epoch_published_for_a_lost_commit_is_not_taken_for_this_one() -> None:
+    """The log loses its newest epoch after the publish and uses its number again, for other rows."""
     found = replace(_marker(5), decision="a" * 32)
 
     assert decide(found, replace(_wanted(5, 4), decision="a" * 32)) is MarkerDecision.DONE
@@ -149,20 +149,16 @@ def test_a_lane_is_new_if_the_epoch_before_had_fewer(first: TopicMarker | None, 
         (_marker(8, lanes=4, before=2), False),
     ],
 )
-def test_a_lane_is_new_if_a_driver_died_before_it_had_its_first_epoch_and_a_restore_left_that(
-    first: TopicMarker, new: bool
-) -> None:
-    """8 is acked; 9 was published by lane 0 only and then dropped; 10 is next."""
+def test_a_lane_without_its_first_epoch_after_a_crash_and_a_restore_is_new(first: TopicMarker, new: bool) -> None:
+    """8 is acknowledged; 9 was published by lane 0 only and then dropped; 10 is next."""
     wanted = replace(_wanted(10, 8, lane=3), dropped=(9,))
     assert decide(None, wanted) is MarkerDecision.ASK_FIRST_LANE
     assert lane_is_new(first, wanted) is new
 
 
 @pytest.mark.parametrize(("found", "publishes"), [(None, True), (3, True), (7, True), (8, False)])
-def test_a_topic_in_the_place_of_another_may_have_any_marker_of_the_time_before(
-    found: int | None, publishes: bool
-) -> None:
-    """It took the place after epoch 7; 9 is its first. 8 was decided for it and is not known to be acked: a contradiction."""
+def test_a_replaced_topic_may_have_any_earlier_marker(found: int | None, publishes: bool) -> None:
+    """It replaced another topic after epoch 7; 9 is its first. 8 was committed for it, but not acknowledged: a contradiction."""
     wanted = Wanted("g", 1, 9, 0, 1, begun_after=7)
 
     if publishes:

@@ -1,4 +1,4 @@
-"""One mapping of Kafka's names becomes three clients' settings, and no secret is ever shown."""
+"""One mapping of Kafka's names becomes three clients' settings, and no secret is ever printed."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def test_scram_and_tls_for_the_python_clients() -> None:
 
 def test_a_jaas_line_gives_the_python_clients_their_user_and_password() -> None:
     spark = Connection("b:9092", SCRAM).for_spark()
-    given = SCRAM | {"sasl.jaas.config": spark["kafka.sasl.jaas.config"]}
-    del given["sasl.username"], given["sasl.password"]
+    user_settings = SCRAM | {"sasl.jaas.config": spark["kafka.sasl.jaas.config"]}
+    del user_settings["sasl.username"], user_settings["sasl.password"]
 
-    connection = Connection("b:9092", given)
+    connection = Connection("b:9092", user_settings)
 
     assert connection.for_kafka_python()["sasl_plain_password"] == SCRAM["sasl.password"]
     assert connection.for_spark()["kafka.sasl.jaas.config"] == spark["kafka.sasl.jaas.config"]
@@ -84,7 +84,7 @@ def test_mutual_tls_uses_one_pem_file_for_certificate_and_key() -> None:
 
 
 @pytest.mark.parametrize("secret", ["sasl.password", "sasl.jaas.config", "ssl.key.password"])
-def test_no_secret_is_in_what_can_be_shown(secret: str) -> None:
+def test_no_secret_is_printed(secret: str) -> None:
     value = 'x username="u" password="hunter2";' if "jaas" in secret else "hunter2"
     options = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "u", secret: value}
     sink = KafkaSink("b:9092", "t", options=options)
@@ -128,9 +128,7 @@ def test_dotted_names_lose_their_prefix_and_booleans_become_text() -> None:
 
 
 @pytest.mark.parametrize(("own", "waits_ms"), [({}, "1"), ({"fetch.max.wait.ms": 250}, "250")])
-def test_a_fetch_at_a_topics_end_keeps_nobody_waiting_unless_the_user_says_so(
-    own: dict[str, object], waits_ms: str
-) -> None:
+def test_a_fetch_at_a_topics_end_does_not_wait_unless_configured(own: dict[str, object], waits_ms: str) -> None:
     spark = MagicMock()
     with pytest.raises(SourceInvalid):  # no broker answers after the reader's options are set
         KafkaSource("localhost:1", "t", options=own).check(spark)

@@ -74,7 +74,7 @@ def test_a_hole_is_named(offset: int, says: str) -> None:
         positions.check_holes({("a", 0): offset}, {("a", 0): 10}, {("a", 0): 100})
 
 
-def test_a_partition_that_is_gone_is_named() -> None:
+def test_a_deleted_partition_is_named() -> None:
     with pytest.raises(SourceInvalid, match="partition 1 of topic 'a' is gone"):
         positions.check_holes({("a", 1): 5}, {("a", 0): 0}, {("a", 0): 9})
 

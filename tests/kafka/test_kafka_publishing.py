@@ -29,7 +29,7 @@ Fault = st.sampled_from([*POINTS, "LOST_ANSWER", "DROPPED_RECORD", "OTHER_PUBLIS
 
 
 def _suffer(world: World, epoch: int, fault: str) -> None:
-    """One attempt at the epoch with one fault."""
+    """Make one attempt at the epoch with one fault."""
     if fault == "LOST_ANSWER":
         world.log.lose_next_answer = True
     elif fault == "DROPPED_RECORD":
@@ -43,7 +43,7 @@ def _suffer(world: World, epoch: int, fault: str) -> None:
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(faults=st.lists(st.lists(Fault, max_size=4), min_size=1, max_size=4))
-def test_rows_are_there_exactly_once_whatever_happens(world: Callable[..., World], faults: list[list[str]]) -> None:
+def test_rows_are_there_exactly_once_after_any_faults(world: Callable[..., World], faults: list[list[str]]) -> None:
     one = world()
 
     for epoch, suffered in enumerate(faults, start=1):
@@ -55,7 +55,7 @@ def test_rows_are_there_exactly_once_whatever_happens(world: Callable[..., World
 
 
 class MarkerBeforeInit(ShardPublisher):
-    """Planted bug: decides on a marker that older producers can still move."""
+    """A planted bug: decides by a marker that older producers can still move."""
 
     def publish(self, request: ShardRequest, verified: Callable[[], None] = lambda: None) -> ShardResult:
         stale = self._read_marker()
@@ -65,13 +65,13 @@ class MarkerBeforeInit(ShardPublisher):
 
 
 class TrustsTheFlush(ShardPublisher):
-    """Planted bug: does not compare acknowledged records with rows."""
+    """A planted bug: does not compare acknowledged records with rows."""
 
     def _deliver(self, producer: TransactionalProducer, request: ShardRequest) -> None:
         producer.deliver()
 
 
-def test_a_marker_read_before_init_would_be_noticed(world: Callable[..., World]) -> None:
+def test_a_planted_read_of_the_marker_before_init_is_found(world: Callable[..., World]) -> None:
     one = world()
 
     class PausesAfterTheFirstRead(MarkerBeforeInit):
@@ -86,7 +86,7 @@ def test_a_marker_read_before_init_would_be_noticed(world: Callable[..., World])
     assert len(one.log.committed) == 2 * ROWS, "the planted bug publishes twice"
 
 
-def test_a_record_lost_before_the_commit_would_be_noticed(world: Callable[..., World]) -> None:
+def test_a_planted_loss_of_a_record_before_the_commit_is_found(world: Callable[..., World]) -> None:
     one = world(TrustsTheFlush)
 
     _suffer(one, 1, "DROPPED_RECORD")
@@ -94,7 +94,7 @@ def test_a_record_lost_before_the_commit_would_be_noticed(world: Callable[..., W
     assert len(one.log.committed) == ROWS - 1, "the planted bug loses a row"
 
 
-def test_an_epoch_that_is_there_opens_no_transaction(world: Callable[..., World]) -> None:
+def test_a_published_epoch_opens_no_transaction(world: Callable[..., World]) -> None:
     one = world()
     first = one.attempt(1)
 
@@ -106,9 +106,7 @@ def test_an_epoch_that_is_there_opens_no_transaction(world: Callable[..., World]
     assert list(again.parts_ms) == ["init", "verify"]
 
 
-def test_a_commit_that_did_nothing_is_not_believed(
-    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_without_effect_is_noticed(world: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> None:
     one = world()
     monkeypatch.setattr(ModelProducer, "commit", lambda self: None)
 
@@ -151,10 +149,10 @@ def test_prepare_initialises_once_for_each_transaction(world: Callable[..., Worl
 
 
 @pytest.mark.parametrize("fails_at", ["connect", "init"])
-def test_a_process_that_waits_for_its_brokers_is_never_silent_for_longer_than_its_driver_allows(
+def test_a_process_that_waits_for_its_brokers_reports_progress_within_its_drivers_limit(
     world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, fails_at: str
 ) -> None:
-    """A driver that kills it first would report the silence, and not the reason."""
+    """A driver that kills it first would report the silence instead of the reason."""
     now_s = 0.0
     signs_s = [now_s]
 
@@ -184,7 +182,7 @@ def test_a_process_that_waits_for_its_brokers_is_never_silent_for_longer_than_it
     assert max(silent_s) < STALL_MARGIN_S
 
 
-def test_an_error_for_the_operator_leaves_nothing_behind(world: Callable[..., World]) -> None:
+def test_an_error_for_the_operator_leaves_no_transaction(world: Callable[..., World]) -> None:
     one = world()
     request = one.request(1)
     (one.folder / "1.parquet").unlink()

@@ -67,7 +67,7 @@ def test_slices_are_bounded_and_lose_nothing(sizes: list[int]) -> None:
     assert whole.nbytes <= 64 or len(pieces) > 1 or len(sizes) == 1
 
 
-def test_text_becomes_bytes_and_absent_columns_cost_nothing(tmp_path: Path) -> None:
+def test_text_becomes_bytes_and_absent_columns_use_no_memory(tmp_path: Path) -> None:
     table = pa.table({"key": ["ä", None], "value": pa.array([None, "x"]), "partition": pa.nulls(2, pa.int32())})
 
     (chunk,) = _chunks(_staged(tmp_path, table))
@@ -105,7 +105,7 @@ def test_a_row_without_a_topic_is_refused(tmp_path: Path, topics: list[str | Non
         _chunks(_staged(tmp_path, pa.table(columns), topic=None))
 
 
-def test_tables_say_where_their_rows_are(tmp_path: Path) -> None:
+def test_tables_have_the_positions_of_their_rows(tmp_path: Path) -> None:
     tables = [pa.table({"value": [b"x"] * count}) for count in (25, 5)]
 
     places = [
@@ -136,7 +136,7 @@ def test_a_missing_or_broken_file_is_damaged(tmp_path: Path, written: bytes | No
 
 @pytest.fixture(params=["kept", "read again"])
 def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Whether verified bytes stay in memory for the decoder."""
+    """Keep verified bytes in memory for the decoder, or not."""
     monkeypatch.setattr(rows, "KEPT_BYTES", 16 << 20 if request.param == "kept" else 0)
     monkeypatch.setattr(content, "BLOCK_BYTES", 1000)
     return str(request.param)
@@ -157,7 +157,7 @@ def test_no_row_of_any_file_is_decoded_before_every_file_is_verified(tmp_path: P
         staged.verified()
 
 
-def test_what_changes_between_verifying_and_decoding_is_not_decoded(tmp_path: Path, kept: str) -> None:
+def test_bytes_that_change_between_verification_and_decoding_are_not_decoded(tmp_path: Path, kept: str) -> None:
     staged = _staged(tmp_path, pa.table({"value": [b"x%d" % number * 20 for number in range(500)]}), row_group=500)
     expected = _values(_chunks(staged))
     verified = staged.verified()
@@ -191,7 +191,7 @@ def outcome(staged: StagedRows, expected: list[bytes]) -> str:
 
 @pytest.mark.parametrize("known", [True, False], ids=["digest", "no digest"])
 def test_every_flip_of_a_staged_file_is_found_by_its_digest(tmp_path: Path, known: bool) -> None:
-    """Without a digest (a planted lack) errors are typed, but some flips publish other rows."""
+    """Without a digest (planted) errors are typed, but some flips publish other rows."""
     values = [b"value %d" % number for number in range(300)]
     staged = _staged(tmp_path, pa.table({"key": values, "value": values}), row_group=100)
     if not known:

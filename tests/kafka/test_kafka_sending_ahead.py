@@ -1,4 +1,4 @@
-"""Rows sent ahead into an open transaction, against a model of a broker's transactions: shown once, in order, and not before."""
+"""Early sends into an open transaction, against a model of a broker's transactions: visible once, in order, and not before."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POINTS = (
 )  # fmt: skip
 
 
-def test_rows_sent_ahead_are_shown_with_their_epoch_and_not_before(world: Made) -> None:
+def test_early_sent_rows_become_visible_with_their_epoch_and_not_before(world: Made) -> None:
     one = world()
     publisher = one.publisher()
 
@@ -43,8 +43,8 @@ def test_rows_sent_ahead_are_shown_with_their_epoch_and_not_before(world: Made) 
     assert len(one.log.sent) == ROWS, "no row was sent twice"
 
 
-def test_the_parts_of_a_publish_are_of_what_was_not_sent_ahead(world: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every look at the clock is a second later; what sending ahead took is in no part. Other threads keep their clock."""
+def test_the_parts_of_a_publish_exclude_early_sends(world: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every read of the clock is a second later; the time of an early send is in no part. Other threads keep their clock."""
     one, now_s = world(), map(float, range(1000))
     publisher = one.publisher(lambda: 0.0)
     publisher.send_ahead(one.in_parts(1, HALF))
@@ -58,7 +58,7 @@ def test_the_parts_of_a_publish_are_of_what_was_not_sent_ahead(world: Made, monk
 
 
 def test_nothing_is_initialised_while_rows_wait_in_an_open_transaction(world: Made) -> None:
-    """An init aborts it: neither the preparation of the next producer nor a heartbeat may come between."""
+    """An init aborts it, so neither the preparation of the next producer nor a heartbeat may come in between."""
     one = world()
     publisher = one.publisher()
     publisher.send_ahead(one.in_parts(1, HALF))
@@ -81,8 +81,8 @@ def test_nothing_is_initialised_while_rows_wait_in_an_open_transaction(world: Ma
     ],
     ids=["another epoch", "another incarnation", "another order", "other files"],
 )
-@pytest.mark.parametrize("again", [False, True], ids=["published", "sent ahead, published"])
-def test_what_was_sent_for_something_else_is_not_committed(
+@pytest.mark.parametrize("again", [False, True], ids=["published", "sent early, published"])
+def test_rows_sent_for_another_epoch_are_not_committed(
     world: Made, other: Callable[[World], ShardRequest], again: bool
 ) -> None:
     one = world()
@@ -99,7 +99,7 @@ def test_what_was_sent_for_something_else_is_not_committed(
     assert one.log.newest == 2
 
 
-def test_what_was_dropped_is_sent_again(world: Made) -> None:
+def test_dropped_rows_are_sent_again(world: Made) -> None:
     one = world()
     publisher = one.publisher()
     publisher.send_ahead(one.in_parts(1, HALF))
@@ -113,8 +113,8 @@ def test_what_was_dropped_is_sent_again(world: Made) -> None:
     assert one.log.aborted == 1
 
 
-def test_a_lane_aborts_what_is_open_for_half_its_timeout(world: Made) -> None:
-    """The broker would do it at its timeout. What is left of the epoch waits for the decision."""
+def test_a_lane_aborts_a_transaction_that_is_open_for_half_its_timeout(world: Made) -> None:
+    """The broker would do it at its timeout. The rest of the epoch waits for the commit."""
     one, now_s = world(), [0.0]
     publisher = one.publisher(lambda: now_s[0])
     assert publisher.idle_s > 3600
@@ -131,8 +131,8 @@ def test_a_lane_aborts_what_is_open_for_half_its_timeout(world: Made) -> None:
     assert publisher.send_ahead(one.in_parts(2, HALF)) == HALF
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["published", "sent ahead, published"])
-def test_what_is_older_than_half_its_timeout_is_not_relied_on(world: Made, again: bool) -> None:
+@pytest.mark.parametrize("again", [False, True], ids=["published", "sent early, published"])
+def test_a_transaction_older_than_half_its_timeout_is_not_used(world: Made, again: bool) -> None:
     one, now_s = world(), [0.0]
     publisher = one.publisher(lambda: now_s[0])
     publisher.send_ahead(one.in_parts(1, 1))
@@ -147,7 +147,7 @@ def test_what_is_older_than_half_its_timeout_is_not_relied_on(world: Made, again
 
 
 def test_a_transaction_that_was_lost_costs_an_attempt_and_no_row(world: Made) -> None:
-    """It timed out at the broker, or somebody else initialised the id."""
+    """It timed out at the broker, or another producer initialised the id."""
     one = world()
     publisher = one.publisher()
     publisher.send_ahead(one.in_parts(1, HALF))
@@ -160,7 +160,7 @@ def test_a_transaction_that_was_lost_costs_an_attempt_and_no_row(world: Made) ->
     assert one.log.committed == one.expected(1)
 
 
-def test_an_epoch_that_is_there_leaves_no_transaction_open(world: Made) -> None:
+def test_a_published_epoch_leaves_no_transaction_open(world: Made) -> None:
     one = world()
     one.attempt(1)
     publisher = one.publisher()
@@ -184,7 +184,7 @@ def test_damage_is_found_before_a_row_is_sent(world: Made) -> None:
     assert one.log.sent == []
 
 
-def test_a_record_that_was_not_delivered_ahead_is_missed(world: Made) -> None:
+def test_an_undelivered_record_of_an_early_send_is_noticed(world: Made) -> None:
     one = world()
     one.log.drop_next_record = True
 
@@ -199,7 +199,7 @@ Epoch = st.tuples(st.lists(Step, max_size=3), st.lists(st.sampled_from(["LOST_AN
 
 
 class Driver:
-    """Publishers over one log, each replaced when an attempt fails, as a driver does it."""
+    """Publishers over one log, each replaced when an attempt fails, as by a driver."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -240,13 +240,13 @@ class Driver:
 
 
 def driven(world: World, epochs: list[tuple[list[tuple[int, str]], list[str]]]) -> list[bytes | None]:
-    """What is shown at the end; nothing is shown of an epoch that is not published."""
+    """Return the visible rows at the end; an unpublished epoch has none."""
     driver = Driver(world)
-    for epoch, (ahead, faults) in enumerate(epochs, start=1):
+    for epoch, (early, faults) in enumerate(epochs, start=1):
         shown = list(world.log.committed)
-        for parts, what in ahead:
+        for parts, what in early:
             driver.step(epoch, parts, what)
-        assert world.log.committed == shown, "rows are shown before their epoch is decided"
+        assert world.log.committed == shown, "rows are visible before their epoch is committed"
         for what in faults:
             driver.publish(epoch, what)
         assert driver.publish(epoch, "") or driver.publish(epoch, "")
@@ -255,7 +255,7 @@ def driven(world: World, epochs: list[tuple[list[tuple[int, str]], list[str]]]) 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(epochs=st.lists(Epoch, min_size=1, max_size=4))
-def test_rows_are_there_exactly_once_whatever_happens_to_what_was_sent_ahead(
+def test_rows_are_there_exactly_once_after_any_faults_of_early_sends(
     world: Made, epochs: list[tuple[list[tuple[int, str]], list[str]]]
 ) -> None:
     one = world()
@@ -264,7 +264,7 @@ def test_rows_are_there_exactly_once_whatever_happens_to_what_was_sent_ahead(
 
 
 class SendsAllAgain(ShardPublisher):
-    """Planted bug: the epoch's files go into the transaction that holds some of them already."""
+    """A planted bug: the epoch's files go into the transaction that has some of them already."""
 
     def _send_rest(
         self, transaction: Transaction, request: ShardRequest, verified: Callable[[], None] = lambda: None
@@ -276,8 +276,8 @@ class SendsAllAgain(ShardPublisher):
         pass
 
 
-class TakesWhateverIsOpen(ShardPublisher):
-    """Planted bug: does not compare what is open with what is to be published."""
+class UsesAnyOpenTransaction(ShardPublisher):
+    """A planted bug: does not compare the open rows with the epoch to publish."""
 
     def publish(self, request: ShardRequest, verified: Callable[[], None] = lambda: None) -> ShardResult:
         transaction = self._ahead.transaction
@@ -291,7 +291,7 @@ class TakesWhateverIsOpen(ShardPublisher):
 
 
 class PreparesAnyway(ShardPublisher):
-    """Planted bug: initialises the next producer while rows wait in the last one's transaction, and does not see them go."""
+    """A planted bug: initialises the next producer while the last one's transaction has rows, and does not notice their loss."""
 
     def prepare(self) -> None:
         self._ready = self._ready or self._initialised()
@@ -310,7 +310,7 @@ class PreparesAnyway(ShardPublisher):
         (PreparesAnyway, [([(HALF, ""), (HALF, "PREPARE")], [])]),
     ],
 )
-def test_a_planted_bug_is_noticed(
+def test_a_planted_bug_is_found_by_its_rows(
     world: Made, bug: type[ShardPublisher], epochs: list[tuple[list[tuple[int, str]], list[str]]]
 ) -> None:
     one = world(bug)
@@ -323,13 +323,11 @@ def test_a_planted_bug_is_noticed(
     assert found != one.expected(len(epochs))
 
 
-def test_a_lane_that_takes_whatever_is_open_would_be_noticed(world: Made) -> None:
-    one = world(TakesWhateverIsOpen)
+def test_a_planted_lane_that_uses_any_open_transaction_is_found(world: Made) -> None:
+    one = world(UsesAnyOpenTransaction)
     publisher = one.publisher()
     publisher.send_ahead(one.in_parts(1, HALF))
 
     publisher.publish(replace(one.in_parts(2, ROWS), previous=0))
 
-    assert one.log.committed[:HALF] == one.expected(1)[:HALF], (
-        "the planted bug shows rows of an epoch that was given up"
-    )
+    assert one.log.committed[:HALF] == one.expected(1)[:HALF], "the planted bug publishes rows of an aborted epoch"

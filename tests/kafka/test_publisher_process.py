@@ -1,4 +1,4 @@
-"""A driver and its publisher process understand each other; the end or the silence of either side ends a request."""
+"""A driver and its publisher process exchange messages; the end or the silence of either side ends a request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REQUEST = ShardRequest(7, 4, 2, (5, 6), 3, "/root", {"k": "v"}, [StagedPart("a.p
 
 
 def sent(message: object) -> object:
-    """As the other side receives it."""
+    """Return the message as the other side receives it."""
     here, there = Pipe()
     with here, there:
         here.send(message)
@@ -101,10 +101,10 @@ def test_a_frozen_process_is_killed_after_the_bound_of_its_silence(frozen: Publi
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_a_publisher_that_is_given_up_right_before_its_request_starts_no_process() -> None:
+def test_a_publisher_that_stops_right_before_its_request_starts_no_process() -> None:
     """It would fence the publisher of the next incarnation."""
 
-    class GivenUp(PublisherProcess):
+    class Stopped(PublisherProcess):
         def start(self) -> None:
             starts.append(self.pid)
             super().start()
@@ -115,7 +115,7 @@ def test_a_publisher_that_is_given_up_right_before_its_request_starts_no_process
             return super().ask(request, verified)
 
     starts: list[int | None] = []
-    publisher = KafkaPublisher(SETTINGS, 1, 1, PublishPatience(stall_s=0.3), GivenUp)
+    publisher = KafkaPublisher(SETTINGS, 1, 1, PublishPatience(stall_s=0.3), Stopped)
     starts.clear()
     output = EpochOutput(Epoch(3), Incarnation(1), Epoch(2), "/root", {}, ())
 
@@ -143,7 +143,7 @@ def make() -> Iterator[Callable[[float], PublisherProcess]]:
 
 @pytest.fixture
 def process(make: Callable[[float], PublisherProcess]) -> PublisherProcess:
-    """A process whose brokers do not exist."""
+    """Return a process whose brokers do not exist."""
     return make(60.0)
 
 

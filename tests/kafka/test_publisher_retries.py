@@ -1,4 +1,4 @@
-"""A publisher retries failed attempts within bounds, and holds the shards of an epoch together."""
+"""A publisher retries failed attempts within bounds, and keeps the shards of an epoch together."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ DONE = ShardResult(5, replayed=False)
 
 
 def test_the_receipt_has_the_parts_of_the_slowest_lane(publisher: Callable[..., KafkaPublisher]) -> None:
-    told = ShardResult(5, replayed=False, parts_ms={"init": 3, "send": 40})
-    assert publisher(told).publish(_output()).detail["parts_ms"] == {"init": 3, "send": 40}
+    result = ShardResult(5, replayed=False, parts_ms={"init": 3, "send": 40})
+    assert publisher(result).publish(_output()).detail["parts_ms"] == {"init": 3, "send": 40}
     slow = ShardResult(5, replayed=False, parts_ms={"send": 50, "commit": 2})
-    assert slowest_ms([told, slow]) == {"init": 3, "send": 50, "commit": 2}
+    assert slowest_ms([result, slow]) == {"init": 3, "send": 50, "commit": 2}
 
 
 def test_a_failed_attempt_is_repeated(publisher: Callable[..., KafkaPublisher]) -> None:
@@ -104,19 +104,19 @@ def test_a_batch_that_is_too_large_for_its_topic_is_halved_until_it_fits(
     assert FakeProcess.started == [whole // 2, whole // 4]
 
 
-def test_batches_do_not_get_smaller_for_ever(publisher: Callable[..., KafkaPublisher]) -> None:
+def test_batches_have_a_smallest_size(publisher: Callable[..., KafkaPublisher]) -> None:
     with pytest.raises(PublishFailed, match="MSG_SIZE_TOO_LARGE"):
         publisher(*[TOO_LARGE] * 100).publish(_output())
 
 
-def test_a_record_that_is_never_taken_is_not_tried_again(publisher: Callable[..., KafkaPublisher]) -> None:
+def test_a_refused_record_is_not_retried(publisher: Callable[..., KafkaPublisher]) -> None:
     with pytest.raises(RowsRefused):
         publisher(RowsRefused("no key"), DONE).publish(_output())
 
     assert FakeProcess.script == [DONE]
 
 
-def test_a_publisher_that_is_given_up_makes_no_attempt(publisher: Callable[..., KafkaPublisher]) -> None:
+def test_a_stopped_publisher_makes_no_attempt(publisher: Callable[..., KafkaPublisher]) -> None:
     made = publisher(DONE)
     made.give_up()
 
@@ -136,7 +136,7 @@ def test_patience_ends_before_the_job_stops_waiting(
     assert (bounded.total_s, bounded.stall_s) == (total_s, stall_s)
 
 
-def test_patience_ends_with_an_error_that_says_what_failed_last(publisher: Callable[..., KafkaPublisher]) -> None:
+def test_patience_ends_with_an_error_that_names_the_last_failure(publisher: Callable[..., KafkaPublisher]) -> None:
     endless = [ProducerFailed(f"attempt {number}", hint="start it") for number in range(100)]
 
     with pytest.raises(PublishFailed, match="attempt") as failed:
@@ -147,29 +147,29 @@ def test_patience_ends_with_an_error_that_says_what_failed_last(publisher: Calla
     assert len(FakeProcess.script) > 50, "it gave up long before the script's end"
 
 
-def test_being_fenced_again_and_again_ends_the_incarnation(publisher: Callable[..., KafkaPublisher]) -> None:
+def test_being_fenced_repeatedly_ends_the_incarnation(publisher: Callable[..., KafkaPublisher]) -> None:
     fenced = [ProducerFailed("fenced", fenced=True)] * MAX_FENCINGS
 
     with pytest.raises(Fenced):
         publisher(*fenced, DONE).publish(_output())
 
 
-def test_being_fenced_now_and_then_does_not(publisher: Callable[..., KafkaPublisher]) -> None:
+def test_being_fenced_occasionally_does_not_end_the_incarnation(publisher: Callable[..., KafkaPublisher]) -> None:
     fenced = [ProducerFailed("fenced", fenced=True)] * (MAX_FENCINGS - 1)
 
     publisher(*fenced, ProducerFailed("other"), ProducerFailed("fenced", fenced=True), DONE).publish(_output())
 
 
 @pytest.mark.parametrize("error", [PublishConflict("marker"), EpochDamaged("file"), Fenced("newer")])
-def test_what_an_operator_must_see_is_not_retried(publisher: Callable[..., KafkaPublisher], error: CkptError) -> None:
+def test_an_error_for_the_operator_is_not_retried(publisher: Callable[..., KafkaPublisher], error: CkptError) -> None:
     with pytest.raises(type(error)):
         publisher(error, DONE).publish(_output())
 
     assert FakeProcess.script == [DONE]
 
 
-def test_what_cannot_be_sent_ahead_is_left_to_the_publish(publisher: Callable[..., KafkaPublisher]) -> None:
-    """One attempt, and an error that may pass: patience is for what is decided."""
+def test_a_failed_early_send_is_left_to_the_publish(publisher: Callable[..., KafkaPublisher]) -> None:
+    """It is one attempt with a retriable error: patience is for committed epochs."""
     staged = StagedAhead(Epoch(3), Incarnation(1), "/root", {}, [_file(0, 0), _file(0, 1)])
     one = publisher(DONE, ProducerFailed("died", hint="wait"))
 
@@ -185,14 +185,14 @@ def _file(lane: int, part: int) -> StagedFile:
 
 
 def test_an_epoch_staged_with_more_lanes_than_now_is_published_with_them_all() -> None:
-    requests = requests_of(_output(_file(0, 0), _file(2, 0), _file(0, 1)), lanes=1, incarnation=4)
+    requests = requests_of(_output(_file(0, 0), _file(2, 0), _file(0, 1)), three_lanes=1, incarnation=4)
 
     assert [[part.path for part in request.parts] for request in requests] == [
         ["0-0.parquet", "0-1.parquet"],
         [],
         ["2-0.parquet"],
     ]
-    assert {(request.lanes, request.incarnation, request.dropped) for request in requests} == {(3, 4, ())}
+    assert {(request.three_lanes, request.incarnation, request.dropped) for request in requests} == {(3, 4, ())}
     assert {request.begun_after for request in requests} == {1}
 
 
@@ -221,45 +221,45 @@ class VerifyingProcess(FakeProcess):
 
 
 @pytest.fixture
-def lanes() -> KafkaPublisher:
+def three_lanes() -> KafkaPublisher:
     """A publisher with three shards."""
     VerifyingProcess.published, VerifyingProcess.errors, VerifyingProcess.has_epoch = [], {}, set()
     return KafkaPublisher(SETTINGS, 3, 1, PublishPatience(total_s=0.0), VerifyingProcess)  # type: ignore[arg-type]
 
 
-def test_no_lane_publishes_an_epoch_of_which_another_lanes_rows_are_damaged(lanes: KafkaPublisher) -> None:
+def test_no_lane_publishes_an_epoch_of_which_another_lanes_rows_are_damaged(three_lanes: KafkaPublisher) -> None:
     VerifyingProcess.errors = {1: ("before", EpochDamaged("file 1-0.parquet", epoch=3))}
 
     with pytest.raises(EpochDamaged, match=r"1-0\.parquet"):
-        lanes.publish(_output())
+        three_lanes.publish(_output())
 
     assert VerifyingProcess.published == []
 
 
-def test_damage_names_the_lanes_that_have_the_epoch_already(lanes: KafkaPublisher) -> None:
+def test_damage_names_the_lanes_that_have_the_epoch_already(three_lanes: KafkaPublisher) -> None:
     VerifyingProcess.errors = {1: ("before", EpochDamaged("file 1-0.parquet"))}
     VerifyingProcess.has_epoch = {0, 2}
 
     with pytest.raises(EpochDamaged) as caught:
-        lanes.publish(_output())
+        three_lanes.publish(_output())
 
     assert caught.value.context["published_lanes"] == "0, 2"
 
 
-def test_a_record_that_is_never_taken_names_the_lanes_that_have_published(lanes: KafkaPublisher) -> None:
+def test_the_error_of_a_refused_record_names_the_lanes_that_have_published(three_lanes: KafkaPublisher) -> None:
     VerifyingProcess.errors = {1: ("after", RowsRefused("no key")), 2: ("after", ProducerFailed("the broker is away"))}
 
     with pytest.raises(RowsRefused) as caught:
-        lanes.publish(_output())
+        three_lanes.publish(_output())
 
     assert caught.value.context["published_lanes"] == "0"
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_lane_that_cannot_publish_for_now_does_not_hold_the_others(lanes: KafkaPublisher, when: str) -> None:
+def test_a_lane_that_must_wait_does_not_delay_the_others(three_lanes: KafkaPublisher, when: str) -> None:
     VerifyingProcess.errors = {1: (when, ProducerFailed("the broker is away"))}
 
     with pytest.raises(PublishFailed):
-        lanes.publish(_output())
+        three_lanes.publish(_output())
 
     assert sorted(VerifyingProcess.published) == [0, 2]

@@ -1,4 +1,4 @@
-"""kafka-python's reader, which shares no code with the encoder, finds each row in its batch as it was given."""
+"""kafka-python's reader, which shares no code with the encoder, finds each row in its batch unchanged."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def given_rows(draw: st.DrawFn) -> Given:
 
 
 def read_back(chunk: Chunk, partitions: Any, compression: str, batch_bytes: int) -> dict[int, tuple[object, ...]]:
-    """What kafka-python reads, by the row's number. Checks what belongs to the batch."""
+    """Return the rows that kafka-python reads, by number. Check the fields of the batch."""
     found: dict[int, tuple[object, ...]] = {}
     for records in encode_records(chunk, partitions, NOW_MS, batch_bytes):
         framed = frame_batch(records, ProducerId(77, 5), 9, compression)
@@ -109,7 +109,7 @@ def read_back(chunk: Chunk, partitions: Any, compression: str, batch_bytes: int)
 
 
 @given(given_rows(), st.sampled_from(["none", "gzip", "lz4"]), st.sampled_from([100, 5_000, 1_000_000]))
-def test_each_row_is_read_back_as_it_was_given(one: Given, compression: str, batch_bytes: int) -> None:
+def test_each_row_is_read_back_unchanged(one: Given, compression: str, batch_bytes: int) -> None:
     chunk = one.chunk()
     partitions = choose_partitions(chunk, PARTITIONS, 2)
 
@@ -151,8 +151,8 @@ def test_long_keys_go_where_the_java_client_puts_them(many: int) -> None:
     assert chosen.tolist() == [(murmur2(key) & 0x7FFFFFFF) % 1_000 for key in keys]
 
 
-def test_one_long_key_is_not_paid_for_by_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 1 MiB, it would take 50,000 rows a quarter of a million times through a step of the hash."""
+def test_one_long_key_does_not_slow_down_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key of 1 MiB would take 50,000 rows a quarter of a million times through a step of the hash."""
     keys = [b"x" * 20_000] + [b"%d" % number for number in range(300)]
     steps: Counter[str] = Counter()
     where = np.where
@@ -203,8 +203,8 @@ def test_rows_of_a_partition_keep_their_order() -> None:
     assert in_order(*batches_of(5_000))
 
 
-def test_a_sort_that_changes_the_order_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted bug."""
+def test_a_planted_sort_that_changes_the_order_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted bug: equal values come in reverse order."""
     sort = np.argsort
     monkeypatch.setattr(record_batches.np, "argsort", lambda column, **_: sort(-column, kind="stable")[::-1])
 
@@ -218,7 +218,7 @@ PLANTED: dict[str, tuple[str, Callable[..., Any]]] = {
 
 
 @pytest.mark.parametrize("bug", PLANTED)
-def test_a_wrong_encoding_would_be_noticed(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+def test_a_planted_wrong_encoding_is_found(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
     times = pa.array([1_000_000 * number for number in range(40)], TYPES["timestamp"])
     rows = pa.record_batch({"value": [None, *(b"x" * number for number in range(39))], "timestamp": times})
     chunk, partitions = Chunk("t", rows, []), np.arange(40) % PARTITIONS

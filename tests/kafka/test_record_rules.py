@@ -1,4 +1,4 @@
-"""Rows that a topic never takes, judged row by row where they are staged."""
+"""Rows that a topic refuses, validated row by row during staging."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def refused(table, **named):
     return None if found is None else (found.row, found.column)
 
 
-def test_usual_rows_are_taken():
+def test_usual_rows_are_accepted():
     now = datetime.datetime.now(UTC)
     table = rows(
         key=[b"k", b"", None],
@@ -56,7 +56,7 @@ def test_usual_rows_are_taken():
     assert refused(table, partitions=3, max_message_bytes=1_000) is None
 
 
-def test_a_header_without_a_value_and_a_record_without_anything_are_taken():
+def test_a_header_without_a_value_and_an_empty_record_are_accepted():
     assert refused(rows(headers=[None, [{"key": "h", "value": None}]])) is None
     assert refused(rows(key=[b"k", None], value=[None, None])) is None
 
@@ -99,11 +99,11 @@ def test_a_row_that_names_no_topic_or_an_impossible_one_is_refused():
     assert refused(rows(topic=[None]), topic="t") is None
 
 
-def test_a_record_of_the_topics_limit_is_taken_and_one_of_a_byte_more_is_not():
+def test_a_record_of_the_topics_limit_is_accepted_and_one_of_a_byte_more_is_refused():
     """61 bytes of a batch and 8 around a key of 1 and a value of some 100 bytes; varints of 2 bytes from 64 on."""
-    taken = rows(key=[b"k"], value=[b"x" * 100])
-    assert refused(taken, max_message_bytes=61 + 9 + 101) is None
-    assert refused(taken, max_message_bytes=61 + 9 + 100) == (0, "value")
+    accepted = rows(key=[b"k"], value=[b"x" * 100])
+    assert refused(accepted, max_message_bytes=61 + 9 + 101) is None
+    assert refused(accepted, max_message_bytes=61 + 9 + 100) == (0, "value")
 
 
 def test_headers_are_part_of_a_records_size():
@@ -111,7 +111,7 @@ def test_headers_are_part_of_a_records_size():
     assert refused(table, max_message_bytes=1_000) == (1, "value")
 
 
-def test_a_record_that_fits_when_it_is_compressed_is_taken():
+def test_a_record_that_fits_when_compressed_is_accepted():
     assert refused(rows(value=[b"x" * 20_000]), max_message_bytes=10_000, compression="lz4") is None
     assert refused(rows(value=[os.urandom(20_000)]), max_message_bytes=10_000, compression="lz4") == (0, "value")
 
@@ -131,8 +131,8 @@ def test_tasks_get_the_rules_by_the_name_of_their_module():
 
 
 @pytest.mark.parametrize("begin", range(4))
-def test_a_slice_of_a_table_is_judged_by_its_own_rows(begin):
-    """As lanes and batches cut it."""
+def test_a_slice_of_a_table_is_validated_by_its_own_rows(begin):
+    """A slice as lanes and batches cut it."""
     good, bad = {"key": "h", "value": b"1"}, {"key": None, "value": b"2"}
     table = rows(
         key=[b"k"] * 6,

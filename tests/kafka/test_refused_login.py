@@ -1,4 +1,4 @@
-"""A broker's refusal of a login is what the user reads, whatever else happens to the connection in the same moment."""
+"""A broker's refusal of a login reaches the user, for any other event of the connection at that moment."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def broker() -> Iterator[RefusingBroker]:
     one.close()
 
 
-def test_a_refusal_is_told_when_the_broker_hangs_up_with_it(broker: RefusingBroker) -> None:
+def test_a_refusal_is_raised_although_the_broker_closes_the_connection_with_it(broker: RefusingBroker) -> None:
     with (
         KafkaControl(Connection(broker.servers, LOGIN)) as control,
         pytest.raises(ControlError, match="login refused") as caught,
@@ -91,13 +91,13 @@ def test_a_refusal_is_told_when_the_broker_hangs_up_with_it(broker: RefusingBrok
     assert not caught.value.retriable
 
 
-def test_a_refused_login_is_not_tried_again(broker: RefusingBroker) -> None:
+def test_a_refused_login_is_not_retried(broker: RefusingBroker) -> None:
     with KafkaControl(Connection(broker.servers, LOGIN)) as control, pytest.raises(ControlError):
         control.topics()
     assert broker.logins == 1
 
 
-def test_a_producer_tells_a_refusal_and_what_to_look_at(broker: RefusingBroker) -> None:
+def test_a_producer_reports_a_refusal_with_advice(broker: RefusingBroker) -> None:
     with pytest.raises(ProducerFailed, match="Invalid username or password") as caught:
         open_producer(Connection(broker.servers, LOGIN), Tuning(), "job.out.0", lambda: None).init()
     assert "sasl" in caught.value.hint

@@ -1,4 +1,4 @@
-"""Values that Confluent's own serialisers write are read as typed columns, and the other way round."""
+"""Values of Confluent's own serialisers are read as typed columns, and the reverse."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_protobuf_is_read_field_by_field_with_enums_and_nested_messages(server):
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (lambda data: b"\x01" + data[1:], "BadRecord|magic|Magic|Unknown|unknown"),
         (lambda data: data[:1] + (999).to_bytes(4, "big") + data[5:], "not in the registry"),
@@ -100,7 +100,7 @@ def test_protobuf_is_read_field_by_field_with_enums_and_nested_messages(server):
     ],
     ids=["no magic byte", "unknown schema", "cut", "empty"],
 )
-def test_a_value_that_cannot_be_decoded_is_an_error_with_its_place_or_null_with_the_reason(server, damage, said):
+def test_a_value_that_cannot_be_decoded_is_an_error_with_its_place_or_null_with_the_reason(server, damage, message):
     good = AvroSerializer(client(server), WRITER)({"id": 7, "secret": "x", "amount": 2.5}, CONTEXT)
     with pytest.raises(BadRecord) as caught:
         decoded(Avro(server.url, READER), good, damage(good))
@@ -111,7 +111,7 @@ def test_a_value_that_cannot_be_decoded_is_an_error_with_its_place_or_null_with_
     assert errors[0].startswith("[CKPT_BAD_RECORD]")
 
 
-def test_an_outage_of_the_registry_is_no_bad_record_whatever_the_policy(server):
+def test_an_outage_of_the_registry_is_no_bad_record_for_any_policy(server):
     good = AvroSerializer(client(server), WRITER)({"id": 7, "secret": "x", "amount": 2.5}, CONTEXT)
     fast = Registry(server.url, {"max.retries": 0})
     server.failing = 503
@@ -119,14 +119,14 @@ def test_an_outage_of_the_registry_is_no_bad_record_whatever_the_policy(server):
         decoded(Avro(fast, READER, on_error="null"), good)
 
 
-def test_a_refused_login_says_so(server):
+def test_a_refused_login_of_the_registry_is_reported(server):
     good = AvroSerializer(client(server), WRITER)({"id": 7, "secret": "x", "amount": 2.5}, CONTEXT)
     server.failing = 401
     with pytest.raises(SourceInvalid, match="refuses"):
         decoded(Avro(Registry(server.url, {"max.retries": 0}), READER), good)
 
 
-def test_what_is_written_is_what_the_official_deserialisers_read(server):
+def test_official_deserialisers_read_the_written_values(server):
     rows = pa.array([{"id": 7, "amount": 2.5, "currency": "USD"}, None])
     avro, nothing = encoded_batch(Avro(server.url, READER), "orders-value", rows).to_pylist()
     assert AvroDeserializer(client(server))(avro, CONTEXT) == {"id": 7, "amount": 2.5, "currency": "USD"}
@@ -198,7 +198,7 @@ def test_a_type_is_found_by_its_full_name_and_by_its_short_one_in_its_namespace(
         json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null", "R"]}]}),
     ],
 )
-def test_a_schema_that_makes_no_columns_is_refused_where_it_is_given(schema):
+def test_a_schema_without_columns_is_refused_by_the_constructor(schema):
     with pytest.raises(ConfigInvalid):
         Avro("http://x:1", schema)
 

@@ -19,7 +19,7 @@ BRIEF = EpochBrief.of(
 LOG = LogState(job="orders", kind="outbox", latest=4, last=4, by_id={4: BRIEF})
 
 
-def test_a_restore_names_the_batch_that_the_query_goes_back_to():
+def test_a_restore_names_the_batch_of_its_epoch():
     said = of_outbox("go back with job.start(restore=4)", LOG)
     assert "out.start(writer, restore=4)" in said
     assert "rewind the query to batch 7" in said

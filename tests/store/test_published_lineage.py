@@ -125,7 +125,7 @@ def test_after_an_accepted_loss_diverged_epochs_are_not_known_to_be_published(wo
 def test_retention_keeps_the_descendants_of_an_unpublished_epoch(world: World) -> None:
     world.epoch({"a": 1}, full=True)
     for value in range(2, 8):
-        world.epoch_that_holds_back({"a": value})
+        world.deferred_epoch({"a": value})
     log_state = world.store.log.state()
     assert kept_epochs(log_state, Retention(keep_last=2), world.clock()) == {1, 2, 3, 4, 5, 6, 7}
     assert [each.epoch for each in world.begin().unpublished[SINK]] == [1]

@@ -30,7 +30,7 @@ def back_from(world: World, epoch: int, path: str) -> int | None:
 def deferred_then_published(world: World) -> list[str]:
     """Publish epoch 1, defer rows in 2 and 3, publish them with 4; return the paths of the files of 4, oldest first."""
     world.epoch({"a": 1})
-    held = world.epoch_that_holds_back({"a": 2}).held[SINK]
+    held = world.deferred_epoch({"a": 2}).held[SINK]
     for value in (3, 4):
         world.snapshot({"a": value})
         manifest = world.manifest((), stage=True)

@@ -129,14 +129,14 @@ def test_no_epoch_with_damaged_unpublished_rows_is_advised(world: World, tmp_pat
 
 def test_damaged_deferred_rows_are_damage(world: World, tmp_path: Path) -> None:
     world.epoch({"a": 1})
-    holding = world.epoch_that_holds_back({"a": 2})
+    holding = world.deferred_epoch({"a": 2})
     (tmp_path / "store/edges" / SINK / holding.held[SINK].files[0].path).unlink()
     assert refused(world).context["restore"] == 1
 
 
 def test_an_epoch_with_deferred_rows_counts_as_unpublished(world: World) -> None:
     world.epoch({"a": 1}, acked=1)
-    holding = world.epoch_that_holds_back({"a": 2})
+    holding = world.deferred_epoch({"a": 2})
     log_state = world.store.log.state()
     assert status_of(log_state, log_state.by_id[2]) == "unpublished"
     point = world.begin()

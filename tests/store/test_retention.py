@@ -136,7 +136,7 @@ def test_unpublished_epochs_stay(world: World) -> None:
 def test_deferred_rows_stay_and_so_does_the_epoch_to_restore_if_they_are_damaged(world: World, tmp_path: Path) -> None:
     for number in range(1, 4):
         world.epoch({"a": number}, full=True, acked=number)
-    deferred = [world.epoch_that_holds_back({"a": number}) for number in range(4, 7)]
+    deferred = [world.deferred_epoch({"a": number}) for number in range(4, 7)]
     world.store.retain(Retention(keep_last=1, slack=0))
     assert [brief.epoch for brief in world.store.log.state().epochs] == [3, 6]
     kept = files_below(tmp_path / "store/edges" / SINK)

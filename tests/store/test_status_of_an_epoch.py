@@ -44,7 +44,7 @@ def test_without_a_driver_an_epoch_that_a_sink_lacks_is_unpublished_at_once(worl
 
 def test_rows_of_a_later_publish_are_deferred_while_a_driver_runs(world):
     world.epoch({"a": 1}, acked=0)
-    world.epoch_that_holds_back({"a": 2})
+    world.deferred_epoch({"a": 2})
     assert status(world, 2, 10 * LEASE_MS) == "deferred"
     assert status(world, 2, driver_runs=False) == "unpublished"
 

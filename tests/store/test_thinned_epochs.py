@@ -225,5 +225,5 @@ def test_a_restored_epoch_before_a_gap_begins_a_branch(world):
 def test_an_accepted_loss_leaves_epochs_before_a_gap_published(world):
     world.store.log.release(1)
     world.store.log.accept_loss(12, 1)
-    unpublished = world.store.log.state().unpublished
+    unpublished = world.store.log.state().owed
     assert not {1, 3, 5} & {epoch for epochs in unpublished.values() for epoch in epochs}
