@@ -185,14 +185,14 @@ def _file(lane: int, part: int) -> StagedFile:
 
 
 def test_an_epoch_staged_with_more_lanes_than_now_is_published_with_them_all() -> None:
-    requests = requests_of(_output(_file(0, 0), _file(2, 0), _file(0, 1)), three_lanes=1, incarnation=4)
+    requests = requests_of(_output(_file(0, 0), _file(2, 0), _file(0, 1)), lanes=1, incarnation=4)
 
     assert [[part.path for part in request.parts] for request in requests] == [
         ["0-0.parquet", "0-1.parquet"],
         [],
         ["2-0.parquet"],
     ]
-    assert {(request.three_lanes, request.incarnation, request.dropped) for request in requests} == {(3, 4, ())}
+    assert {(request.lanes, request.incarnation, request.dropped) for request in requests} == {(3, 4, ())}
     assert {request.begun_after for request in requests} == {1}
 
 

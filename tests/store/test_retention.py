@@ -140,8 +140,8 @@ def test_deferred_rows_stay_and_so_does_the_epoch_to_restore_if_they_are_damaged
     world.store.retain(Retention(keep_last=1, slack=0))
     assert [brief.epoch for brief in world.store.log.state().epochs] == [3, 6]
     kept = files_below(tmp_path / "store/edges" / SINK)
-    assert {file.path for file in deferred[-1].deferred[SINK].files} <= kept
-    assert not {file.path for file in deferred[0].deferred[SINK].files} & kept
+    assert {file.path for file in deferred[-1].held[SINK].files} <= kept
+    assert not {file.path for file in deferred[0].held[SINK].files} & kept
 
 
 def test_slack_drops_several_epochs_at_once(world: World) -> None:
