@@ -88,12 +88,12 @@ def _in_the_rules() -> Iterator[Caught]:
     from outbox_bugs import PLANTED as IN_OUTBOXES
     from outbox_format_bugs import CATCHERS as OF_FORMATS
     from outbox_format_bugs import PLANTED as IN_FORMATS
-    from rules_bugs import PLANTED_BESIDE
+    from rules_bugs import PLANTED_AROUND
 
     for where, plants in (("an incarnation", PLANTED), ("edges", ON_EDGES), ("rows held back", HELD_BACK)):
         for plant in plants:
             yield Caught(f"rules of {where}", plant.__name__, seeds_until(partial(_spark, core_of=core_with(plant))))
-    for plant in PLANTED_BESIDE:
+    for plant in PLANTED_AROUND:
         yield _patched("rules beside it", plant)
     for where, plants in (("rules of edges", IN_COUNTING), ("rows sent ahead", PLANTED_AHEAD)):
         for plant in plants:

@@ -40,7 +40,7 @@ SLOW = (
     "tests/simulator/test_exploration.py",
     "tests/simulator/test_reduction.py",
     "tests/simulator/test_spark_world.py::test_no_schedule_is_condemned_and_every_kind_of_fault_happens",
-    "tests/simulator/test_spark_world.py::test_no_long_or_eager_life_of_a_job_is_condemned",
+    "tests/simulator/test_spark_world.py::test_no_long_or_eager_schedule_of_a_job_is_condemned",
     "tests/store/test_crash_at_every_durable_step.py",
     "tests/store/test_damage_is_never_an_answer.py::test_a_damaged_log_file_is_reported_or_changes_nothing",
     "tests/store/test_damaged_logs_say_so.py::test_no_damage_of_any_file_of_the_log_changes_its_answer",

@@ -152,7 +152,7 @@ def listed(record: dict[str, object]) -> Counter[Row]:
     "points",
     [
         ("REWIND_TABLE_COMMITTED",),
-        # in the gate: tests/rewind/test_outboxes_go_back.py
+        # in the gate: tests/rewind/test_outboxes_are_rolled_back.py
         pytest.param(
             ("REWIND_OUTBOX_TAKEN", "REWIND_TABLE_COMMITTED", "REWIND_OUTBOX_BRANCHED"), marks=pytest.mark.long
         ),

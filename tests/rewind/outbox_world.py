@@ -1,7 +1,7 @@
 """A plain query with an outbox, without a JVM: the shipped outbox over a real store and a real Delta table.
 
-The query counts: batch N adds N to a sum, which is its state. So a wrong batch shows in every later one. Its checkpoint
-has the files that Spark writes. `alerts` stands for a topic: rows that are appended in one step with their marker.
+The query counts: batch N adds N to a sum, its state, so a wrong batch changes every later one. Its checkpoint has the
+files that Spark writes. `alerts` stands for a topic: its rows are appended in one step with their marker.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BEGAN_MS = 1_700_000_000_000
 
 
 class Refused(Exception):
-    """The query does not start: its log has a fence."""
+    """The query does not start, as its log has a fence."""
 
 
 class Topic:
@@ -118,7 +118,7 @@ def rows_of(table: pa.Table) -> list[Row]:
 
 @dataclass
 class Rows:
-    """The batch that Spark gives the outbox."""
+    """The batch that Spark passes to the outbox."""
 
     number: int
     rows: list[Row]
@@ -167,7 +167,7 @@ class World:
     # -- the query -----------------------------------------------------------------------------------------------------
 
     def run(self, batches: int, *, wrong: int = 0, dies: bool = False, accepted: Accepted = NO_CHANGES) -> None:
-        """Run so many batches and end the program. `wrong`: is added to each. `dies`: before the last one's commit."""
+        """Run some batches and end the program. `wrong` is added to each. `dies`: before the commit of the last batch."""
         driver = OutboxRun(self.settings(accepted))
         try:
             for count in range(batches):
@@ -217,7 +217,7 @@ class World:
         os.utime(part, (at_s, at_s))
         part.replace(path)
 
-    # -- what is there ---------------------------------------------------------------------------------------------------
+    # -- the content -----------------------------------------------------------------------------------------------------
 
     def table(self) -> Counter[Row]:
         return Counter(rows_of(DeltaTable(str(self.gold)).to_pyarrow_table()))
@@ -235,12 +235,12 @@ class World:
 
 
 def wanted(batches: int) -> Counter[Row]:
-    """Rows of a run that was never wrong."""
+    """Rows of a run without wrong batches."""
     return Counter((n, n * (n + 1) // 2) for n in range(batches) if n % 3 != 2)
 
 
 def listed(record: RewindRecord) -> Counter[Row]:
-    """Rows that the record lists as shown."""
+    """Rows that the record lists as published."""
     found: list[Row] = []
     for outbox in record.outboxes:
         for folder in outbox.rows.values():

@@ -1,4 +1,4 @@
-"""Points for tests: a chain of queries that is pinned and lets go of what it was pinned at."""
+"""Points for tests: a chain of queries that is pinned and later deletes the pinned batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALL = 100
 
 
 class Chain:
-    """first -> middle -> last, or less of it, each with a state; every batch is a version of its table."""
+    """Queries first -> middle -> last, or some of them, each with a state; every batch is a version of its table."""
 
     def __init__(self, folder: Path, batches: int = BATCHES, queries: int = 3) -> None:
         self.folder = folder
@@ -28,7 +28,7 @@ class Chain:
         self.run(batches)
 
     def run(self, batches: int) -> None:
-        """So many more batches of each."""
+        """Run more batches of each query."""
         for _ in range(batches):
             before: object = {"logOffset": self.queries[0].batches}
             for query, table in zip(self.queries, self.tables, strict=True):
@@ -37,8 +37,8 @@ class Chain:
                 table.version((query.query, number), at_ms=began(number))
                 before = table.at(number + 1)
 
-    def let_go(self, upto: int) -> None:
-        """Batches before `upto` leave the logs and the state, as Spark's cleaning does: a snapshot takes their place."""
+    def clean_up(self, upto: int) -> None:
+        """Delete batches before `upto` from logs and state, as Spark's clean-up does: a snapshot replaces them."""
         for query in self.queries:
             (state(query, upto).with_suffix(".snapshot")).write_bytes(b"whole")
             for number in range(upto):
@@ -70,7 +70,7 @@ def batches_of(taken: Taken) -> list[int]:
 
 
 def points_in(pins: Path) -> list[str]:
-    """Names of what is in the folder, hidden ones too."""
+    """Names of all entries of the folder, with hidden ones."""
     return sorted(each.name for each in (pins / "points").iterdir()) if (pins / "points").is_dir() else []
 
 
@@ -79,7 +79,7 @@ def lines_of(plan: RewindPlan) -> Sequence[int | None]:
 
 
 def redone(query: WrittenQuery, batch: int) -> None:
-    """The query went back before a batch and did it again, in the same folder: later ones are gone."""
+    """Roll the query back before a batch in the same folder: its later batches are deleted."""
     for number in range(batch, query.batches):
         (query.folder / "offsets" / str(number)).unlink()
         (query.folder / "commits" / str(number)).unlink()
@@ -89,7 +89,7 @@ def redone(query: WrittenQuery, batch: int) -> None:
 
 
 def replaced(query: WrittenQuery) -> None:
-    """Another folder takes the place of a checkpoint, as when it is taken back."""
+    """Replace a checkpoint's folder by a copy, as a roll back does."""
     copy = query.folder.with_name(f"{query.folder.name}-copy")
     shutil.copytree(query.folder, copy)
     query.folder.rename(query.folder.with_name(f"{query.folder.name}-old"))

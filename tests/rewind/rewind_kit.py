@@ -1,4 +1,4 @@
-"""Checkpoints and tables for tests: unpacked ones that Spark 4.2 made, and written ones in the same formats."""
+"""Checkpoints and tables for tests: those that Spark 4.2 made, and written ones in the same formats."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MADE_BY_SPARK = Path(__file__).parent / "made_by_spark_4_2.zip"
 NOW_MS = 1_800_000_000_000
 T0_MS = 1_700_000_000_000
 BATCH_MS = 10_000
-"""Batch N of a written query begins at T0 + N times this, and is committed half of it later."""
+"""Batch N of a written query begins at T0 + N times this interval, and is committed half an interval later."""
 
 
 def unpacked(folder: Path) -> Path:
-    """Folders `ckpt` and `tables` as Spark 4.2.0 and Delta 4.4.0 left them; only a path in the texts was shortened."""
+    """Folders `ckpt` and `tables` of Spark 4.2.0 and Delta 4.4.0; only a path in the texts was shortened."""
     with zipfile.ZipFile(MADE_BY_SPARK) as made:
         made.extractall(folder)
     return folder
@@ -119,7 +119,7 @@ def table_of(plan: RewindPlan, root: Path) -> TablePlan:
 
 
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Paths of files and folders in the order in which they become durable from now on."""
+    """Paths of files and folders, in the order in which they become durable."""
     found: list[str] = []
 
     def sync(descriptor: int, done: Callable[[int], None] = os.fsync) -> None:

@@ -1,8 +1,7 @@
-"""Random histories of queries around Delta tables, and an oracle that knows what really happened.
+"""Random histories of queries around Delta tables, and an oracle with the facts of each history.
 
-The history is kept twice: as the checkpoints and logs that Spark and Delta would leave, which is what is planned from; and as a
-ledger of single facts (this batch read that version, this version holds that batch), which is what the oracle judges by.
-It counts nothing and knows no channels.
+The history is kept twice: as the checkpoints and logs that Spark and Delta would write, for the planner; and as a ledger of
+single facts (this batch read that version, this version holds that batch), for the oracle, which has no counts and no channels.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Line = Mapping[ProcessId, int | None]
 
 @dataclass
 class Ledger:
-    """Facts. `touched`: (table, version) that a batch read any of. `unread`: the first version not wholly read after it."""
+    """Facts. `touched`: versions of tables of which a batch read any file. `unread`: the first version not wholly read by then."""
 
     touched: dict[tuple[str, int], set[tuple[str, int]]] = field(default_factory=dict)
     unread: dict[tuple[str, int], dict[str, int]] = field(default_factory=dict)
@@ -38,7 +37,7 @@ class Ledger:
 
 @dataclass
 class SimTable:
-    """A table: who committed each version, as (query, batch); None for somebody else."""
+    """A table with the writer of each version, as (query, batch); None for another writer."""
 
     name: str
     versions: list[tuple[str, int] | None] = field(default_factory=list)
@@ -53,7 +52,7 @@ class SimTable:
 
 @dataclass
 class SimQuery:
-    """A query: where it reads and writes, its batches; the last may be unfinished."""
+    """A query with its inputs, outputs and batches, of which the last may be unfinished."""
 
     name: str
     reads: list[str]
@@ -71,7 +70,7 @@ class SimQuery:
 
 
 class Simulated:
-    """One history. `seed` decides everything. `pins`: some of the committed batches are pinned, whatever was forgotten."""
+    """One history, determined by `seed`. `pins`: some of the committed batches are pinned, deleted ones too."""
 
     def __init__(self, seed: int, steps: int = 14, *, pins: bool = False) -> None:
         self.draw = Random(seed)
@@ -87,7 +86,7 @@ class Simulated:
             self._pin()
 
     def _pin(self) -> None:
-        """Draws of its own: the history, and the target, are those of the same seed without pins."""
+        """Pin with separate draws: history and target equal those of the same seed without pins."""
         draw = Random(len(self.queries) * self.clock)
         for query in self.queries.values():
             done = [number for number, at in enumerate(query.committed) if at is not None]
@@ -116,7 +115,7 @@ class Simulated:
         table.times.append(self._tick())
 
     def _batch(self, query: SimQuery) -> None:
-        """A batch begins unless one is unfinished; it writes some or all of its tables, and is committed or not."""
+        """Begin a batch unless one is unfinished, write some or all of its tables, and maybe commit it."""
         if not query.unfinished:
             self._begin(query)
         number = len(query.ends) - 1
@@ -159,7 +158,7 @@ class Simulated:
         return DeltaPosition(table.name, version, max(least + 1, 0), snapshot)
 
     def _forget(self) -> None:
-        """Old batches leave the log, states and versions get lost; never the newest."""
+        """Delete old batches from the log, and states and versions, but never the newest."""
         for query in self.queries.values():
             if len(query.ends) > 2 and self.draw.random() < 0.3:
                 query.purged = self.draw.randint(1, len(query.ends) - 2)
@@ -227,7 +226,7 @@ class Simulated:
     # -- the oracle ----------------------------------------------------------------------------------------------------
 
     def choices(self, target: RewindTarget) -> dict[ProcessId, list[int | None]]:
-        """Points that may be in a line, oldest first, by the facts."""
+        """Possible points of a line, oldest first, by the facts."""
         found: dict[ProcessId, list[int | None]] = {}
         for query in self.queries.values():
             found[ProcessId(query.name)] = [each for each in self._points(query) if self._fits(query, each, target)]
@@ -259,7 +258,7 @@ class Simulated:
             yield None
 
     def _in_a_lost_table(self, query: SimQuery, number: int) -> bool:
-        """Whether it is in the midst of reading a whole table as of a version that is gone."""
+        """The query is reading a whole table as of a version that is gone."""
         ends = query.ends[number].items()
         return any(end is not None and end.snapshot and end.version in self.tables[name].gone for name, end in ends)
 
@@ -270,7 +269,7 @@ class Simulated:
         return target.process != query.name or (point is not None and point <= target.most)
 
     def valid(self, line: Line) -> bool:
-        """No query has read what is undone, no table holds what is undone, and no table lacks what is kept."""
+        """No query has read an undone version, no table holds an undone batch, and no table lacks a kept one."""
         kept = {(name, number) for name, query in self.queries.items() for number in self._included(query, line)}
         tables = {each.name: line[each.process] for each in self.tables.values() if each.process in line}
         read = {fact for batch in kept for fact in self.ledger.touched.get(batch, ())}
@@ -288,7 +287,7 @@ class Simulated:
         return range(len(query.ends) if point is None else point + 1)
 
     def in_flight(self, line: Line) -> set[tuple[str, str, int, int]]:
-        """(reader, table, first, last) of versions that stay and are not wholly read."""
+        """Reader, table, first and last version of kept versions that are not wholly read."""
         found = set()
         for name, query in self.queries.items():
             included = self._included(query, line)
@@ -299,7 +298,7 @@ class Simulated:
         return found
 
     def greatest(self, target: RewindTarget) -> Line | None:
-        """By brute force; None if there is no line. Fails if the greatest of each is no line: there would be no maximum."""
+        """The greatest line by brute force; None without a line. Asserts that the greatest points of all are a line."""
         choices = self.choices(target)
         lines = [dict(zip(choices, each, strict=True)) for each in product(*choices.values())]
         lines = [each for each in lines if self.valid(each)]
@@ -311,5 +310,5 @@ class Simulated:
 
 
 def _touched(end: DeltaPosition) -> int:
-    """Versions below this were read, or parts of them."""
+    """The first version of which no part was read."""
     return end.version if end.index == -1 else end.version + 1

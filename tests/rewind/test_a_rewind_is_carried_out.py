@@ -1,4 +1,4 @@
-"""A plan is carried out, the mended queries run again, and the tables are those of a run that never went wrong."""
+"""After an applied plan the fixed queries run again, and the tables equal those of a run without the bug."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ def plan_of(lake: SmallLake, good: int) -> RewindPlan:
 
 
 def settings_for(plan: RewindPlan) -> ApplySettings:
-    """The small queries begin tables as they are."""
+    """Settings that let every query restart from its table's current snapshot."""
     return ApplySettings(lambda: None, 1_700_000_000_000, "spark-ckpt/test", [each.name for each in plan.queries])
 
 
-def mended(lake: SmallLake) -> SmallLake:
+def fixed(lake: SmallLake) -> SmallLake:
     return SmallLake(lake.root)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_after_a_rewind_mended_queries_lose_nothing_and_repeat_nothing(tmp_path, seed):
+def test_after_a_rewind_fixed_queries_lose_and_repeat_no_rows(tmp_path, seed):
     lake, good = history(tmp_path / "lake", seed)
     plan = plan_of(lake, good)
     apply(plan, settings_for(plan))
-    mended(lake).settle()
-    assert mended(lake).held() == mended(lake).wanted()
+    fixed(lake).settle()
+    assert fixed(lake).held() == fixed(lake).wanted()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_after_an_undo_the_queries_go_on_as_if_nothing_had_been(tmp_path, seed):
+def test_after_an_undo_the_queries_continue_as_without_the_rewind(tmp_path, seed):
     lake, good = history(tmp_path / "lake", seed)
     never = lake.moved_to(tmp_path / "never", broken=True)
     plan = plan_of(lake, good)
@@ -56,11 +56,11 @@ def test_after_an_undo_the_queries_go_on_as_if_nothing_had_been(tmp_path, seed):
     assert lake.held() == never.held()
 
 
-def test_a_pinned_batch_that_the_query_has_let_go_of_is_gone_back_to(tmp_path):
+def test_a_query_rolls_back_to_a_pinned_batch_that_left_its_log(tmp_path):
     chain = Chain(tmp_path)
     chain.pin("release-7")
     chain.run(4)
-    chain.let_go(10)
+    chain.clean_up(10)
     plan = chain.plan("release-7")
     apply(plan, settings_for(plan))
     for query in chain.queries:
@@ -70,8 +70,8 @@ def test_a_pinned_batch_that_the_query_has_let_go_of_is_gone_back_to(tmp_path):
         assert query_of(plan, query.folder.name).kept_in is not None
 
 
-def let_go(lake: SmallLake) -> None:
-    """All but the two newest batches leave the logs."""
+def clean_up(lake: SmallLake) -> None:
+    """Delete all but the two newest batches from the logs."""
     for query in lake.queries.values():
         for log in ("offsets", "commits"):
             for path in sorted((query.folder / log).glob("[0-9]*"), key=lambda each: int(each.name))[:-2]:
@@ -79,7 +79,7 @@ def let_go(lake: SmallLake) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_after_a_rewind_to_a_pin_taken_before_the_bug_nothing_is_lost_or_repeated(tmp_path, seed):
+def test_after_a_rewind_to_a_pin_before_the_bug_no_row_is_lost_or_repeated(tmp_path, seed):
     draw, lake = Random(seed), SmallLake(tmp_path / "lake")
     lake.drop(2)
     lake.settle()
@@ -89,16 +89,16 @@ def test_after_a_rewind_to_a_pin_taken_before_the_bug_nothing_is_lost_or_repeate
     broken = SmallLake(lake.root, broken=True)
     run_some_steps(broken, draw, 8)
     broken.settle()
-    let_go(broken)
+    clean_up(broken)
     everybody = [str(each) for each in checkpoints(broken)]
     plan = plan_rewind(RewindRequest(everybody, "before-the-bug", [str(lake.root)], pins=tmp_path / "pins"), 0)
     apply(plan, settings_for(plan))
-    mended(lake).settle()
-    assert mended(lake).held() == mended(lake).wanted()
+    fixed(lake).settle()
+    assert fixed(lake).held() == fixed(lake).wanted()
 
 
 @pytest.mark.parametrize("kept_in", ["copy", "/copy", "points/id/queries/0"])
-def test_a_plan_that_names_no_part_of_a_point_is_refused(tmp_path, kept_in):
+def test_a_plan_that_names_a_folder_outside_of_points_is_refused(tmp_path, kept_in):
     chain = Chain(tmp_path)
     chain.run(1)
     plan = chain.plan("first@2", pins=False)
@@ -109,11 +109,11 @@ def test_a_plan_that_names_no_part_of_a_point_is_refused(tmp_path, kept_in):
 
 
 @pytest.mark.parametrize("harm", ["damaged", "taken away"])
-def test_a_pinned_point_that_is_harmed_after_the_plan_is_not_used(tmp_path, harm):
+def test_a_pinned_point_that_is_damaged_after_the_plan_is_not_used(tmp_path, harm):
     chain = Chain(tmp_path)
     kept = chain.pin("release-7").kept
     chain.run(4)
-    chain.let_go(10)
+    chain.clean_up(10)
     plan = chain.plan("release-7")
     if harm == "damaged":
         path = kept.folder / "queries" / "0" / "state" / "0" / "0" / f"{BATCHES}.delta"
@@ -127,8 +127,8 @@ def test_a_pinned_point_that_is_harmed_after_the_plan_is_not_used(tmp_path, harm
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_what_a_rewind_set_aside_is_left_out_of_the_next_plan_and_told(tmp_path):
-    """As by `checkpoints/*`. Alone it is a checkpoint like any other."""
+def test_a_checkpoint_that_a_rewind_set_aside_is_left_out_of_the_next_plan_with_a_note(tmp_path):
+    """As with `checkpoints/*`. Named alone, the folder is a checkpoint like any other."""
     lake, good = history(tmp_path / "lake", 3)
     plan = plan_of(lake, good)
     kept = [Path(each.kept) for each in apply(plan, settings_for(plan)).queries if each.changed]

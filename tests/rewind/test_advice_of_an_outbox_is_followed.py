@@ -1,4 +1,4 @@
-"""An error of an outbox that names `spark-ckpt rewind plan` is followed to its end: the query goes on, and its table is right."""
+"""The recovery advice of an outbox with `spark-ckpt rewind plan` works: the query continues, and its table is right."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_rewind.applying import apply
 
 
 def batch_in(hint: str) -> int:
-    """The batch that an error says to rewind to."""
+    """The batch that the recovery advice names."""
     assert "spark-ckpt rewind plan" in hint
     return int(re.findall(r"batch (\d+)", hint)[-1])
 
@@ -47,7 +47,7 @@ def test_a_store_from_an_older_backup(tmp_path: Path, capsys: pytest.CaptureFixt
     assert Counter(world.topic.rows()) == wanted(9) + lost
 
 
-def test_a_named_epoch_that_the_query_is_past(tmp_path: Path) -> None:
+def test_a_restore_to_an_epoch_older_than_the_query(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.run(4)
     world.run(4, wrong=1000)

@@ -1,4 +1,4 @@
-"""Bugs planted in what carries a plan out: each one is caught by the queries that run afterwards, or before anything counts."""
+"""Each bug planted in `rewind apply` is found by the queries that run afterwards, or before the decision."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from spark_rewind.reading import names
 from spark_rewind.shifts import Shift
 
 SEEDS = range(40)
-"""Histories that are tried until one shows a bug; without one, all of them are right."""
+"""Histories that are tried until one shows the bug; without a bug all of them pass."""
 
 
 def carried_out(folder: Path, seed: int) -> None:
     lake, good = history(folder / "lake", seed)
     plan = planned(checkpoints(lake), f"ingest@{good}", [lake.root])
     apply(plan, settings_for(plan))
-    mended = SmallLake(lake.root)
-    mended.settle()
-    compare(mended.held(), mended.wanted())
+    fixed = SmallLake(lake.root)
+    fixed.settle()
+    compare(fixed.held(), fixed.wanted())
 
 
 def without_transactions(now, then, writers, stamp):
@@ -99,7 +99,7 @@ def test_a_bug_shows_in_the_tables_or_in_the_queries(tmp_path, monkeypatch, bug)
             carried_out(tmp_path / str(seed), seed)
         except (Broken, SourceChanged, StateMissing, CheckpointDamaged):
             return
-    pytest.fail(f"{bug}: nobody noticed")
+    pytest.fail(f"{bug}: no history found it")
 
 
 def one_version_less(self, newest: int, *rest, **more: bool) -> None:
@@ -115,18 +115,18 @@ def uncut(source: Path, target: Path, newest: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "name", "bug", "told"),
+    ("place", "name", "bug", "message"),
     [
         (Counting, "__init__", one_version_less, "no state of version"),
         (checkpoint_copy, "copy_file_log", uncut, "other files than it had read"),
     ],
 )
-def test_a_copy_that_is_not_whole_is_found_before_anything_counts(tmp_path, monkeypatch, place, name, bug, told):
+def test_an_incomplete_copy_is_found_before_the_decision(tmp_path, monkeypatch, place, name, bug, message):
     lake, good = history(tmp_path / "lake", 1)
     before = world(lake)
     plan = planned(checkpoints(lake), f"ingest@{good}", [lake.root])
     monkeypatch.setattr(place, name, bug)
-    with pytest.raises(CheckpointDamaged, match=told):
+    with pytest.raises(CheckpointDamaged, match=message):
         apply(plan, settings_for(plan))
     assert sorted(startable(lake)) == sorted(path.name for path in checkpoints(lake))
     assert world(lake) == before
@@ -134,8 +134,8 @@ def test_a_copy_that_is_not_whole_is_found_before_anything_counts(tmp_path, monk
 
 @pytest.mark.parametrize("point", ["REWIND_DECIDED", "REWIND_TABLE_COMMITTED", "REWIND_SWAPPED", "REWIND_KEPT"])
 @pytest.mark.parametrize("fenced", [True, False])
-def test_without_fences_a_query_could_start_on_a_mix(tmp_path, monkeypatch, point, fenced):
-    """After a death behind the decision nobody may start; that nobody can is the fences' doing."""
+def test_only_fences_keep_a_query_from_starting_on_a_partial_rewind(tmp_path, monkeypatch, point, fenced):
+    """After a crash past the decision no query may start, and the fences ensure it."""
     lake, good = history(tmp_path / "lake", 3)
     plan = planned(checkpoints(lake), f"ingest@{good}", [lake.root])
     if not fenced:

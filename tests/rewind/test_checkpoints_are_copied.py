@@ -1,4 +1,4 @@
-"""A copy of a checkpoint as of a batch is what Spark would have left if the query had stopped there."""
+"""A copy of a checkpoint as of a batch equals the checkpoint of a query that stopped there."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_state_files_are_the_same_files_under_another_name(made, tmp_path):
         assert (tmp_path / "copy" / "state" / path).samefile(query.folder / "state" / path)
 
 
-def test_where_the_file_system_has_no_links_files_are_copied(made, tmp_path, monkeypatch):
+def test_files_are_copied_on_a_file_system_without_links(made, tmp_path, monkeypatch):
     def refuse(*paths: object) -> None:
         raise PermissionError(1, "no links here")
 
@@ -82,7 +82,7 @@ def test_where_the_file_system_has_no_links_files_are_copied(made, tmp_path, mon
     assert path.stat().st_nlink == 1
 
 
-def test_files_of_later_batches_are_not_named_in_the_source_s_log(made, tmp_path):
+def test_files_of_later_batches_are_not_in_the_copied_source_log(made, tmp_path):
     query = read(made / "ckpt" / "a")
     copy = copy_checkpoint(query, CheckpointCut(3), tmp_path / "copy")
     assert copy.batches[-1].ends["0"] == FilesPosition(3)
@@ -90,8 +90,8 @@ def test_files_of_later_batches_are_not_named_in_the_source_s_log(made, tmp_path
     assert files_of(tmp_path / "copy" / "sources") == {"0/0", "0/1", "0/2", "0/3"}
 
 
-def folded_log(folder: Path, entries: int, folds: int, lost_before: int) -> QueryCheckpoint:
-    """A query of a file a batch, whose log is folded every `folds` entries, and has let go of single files."""
+def compacted_log(folder: Path, entries: int, folds: int, lost_before: int) -> QueryCheckpoint:
+    """A query of one file per batch, whose log is compacted every `folds` entries and has lost its oldest files."""
     query = WrittenQuery(folder)
     log = folder / "sources" / "0"
     log.mkdir(parents=True)
@@ -109,14 +109,14 @@ def folded_log(folder: Path, entries: int, folds: int, lost_before: int) -> Quer
 
 
 @pytest.mark.parametrize("lost_before", [0, 3, 5, 8])
-def test_a_folded_log_is_cut_anywhere_so_that_spark_can_read_it(tmp_path, lost_before):
-    query = folded_log(tmp_path / "q", 12, 3, lost_before)
+def test_a_compacted_log_cut_at_any_batch_is_readable_by_spark(tmp_path, lost_before):
+    query = compacted_log(tmp_path / "q", 12, 3, lost_before)
     for cut in range(12):
         copied_so_that_spark_can_read_it(query, cut, tmp_path / f"copy{cut}")
 
 
 def copied_so_that_spark_can_read_it(query, cut, folder):
-    """Spark reads from the newest folded file on; how often it folds follows from the numbers of the folded ones."""
+    """Spark reads from the newest compact file on, and derives the compaction interval from the compact files' numbers."""
     copy = copy_checkpoint(query, CheckpointCut(cut), folder)
     assert sorted(copy.files["0"].entries.values()) == list(range(cut + 1))
     there = {path.name for path in (folder / "sources" / "0").iterdir()}
@@ -127,8 +127,8 @@ def copied_so_that_spark_can_read_it(query, cut, folder):
     assert len(text.splitlines()) - 1 == folded + 1
 
 
-def test_offsets_that_are_replaced_begin_a_new_count(made, tmp_path):
-    """What a later plan may read of the copy is only what is true of it: batches of the old count are left out."""
+def test_earlier_batches_are_left_out_of_a_copy_with_replaced_offsets(made, tmp_path):
+    """A later plan reads only valid offsets of the copy: batches with the old offsets are left out."""
     query = read(made / "ckpt" / "rocks_v2")
     new = {"sourceVersion": 1, "reservoirId": "t", "reservoirVersion": 40, "index": 2, "isStartingVersion": False}
     copy = copy_checkpoint(query, CheckpointCut(5, {5: {"0": json.dumps(new)}}), tmp_path / "copy")
@@ -140,7 +140,7 @@ def test_offsets_that_are_replaced_begin_a_new_count(made, tmp_path):
     assert json.loads(after[1]) == json.loads((query.folder / "offsets" / "5").read_text().splitlines()[1])
 
 
-def test_the_oldest_batch_of_a_log_gets_one_before_it_for_spark_s_start(made, tmp_path):
+def test_the_copy_adds_a_batch_before_the_oldest_for_sparks_start(made, tmp_path):
     query = read(made / "ckpt" / "hdfs_snap")
     copy = copy_checkpoint(query, CheckpointCut(4), tmp_path / "copy")
     assert {path.name for path in (tmp_path / "copy" / "offsets").iterdir()} == {"3", "4"}
@@ -148,7 +148,7 @@ def test_the_oldest_batch_of_a_log_gets_one_before_it_for_spark_s_start(made, tm
     assert [each.number for each in copy.batches] == [4]
 
 
-def test_an_unfinished_batch_is_kept_with_where_it_began(tmp_path):
+def test_an_unfinished_batch_is_kept_with_its_offsets(tmp_path):
     query = WrittenQuery(tmp_path / "q")
     for number in range(3):
         query.batch(number, state=True, commit=number < 2)
@@ -157,14 +157,14 @@ def test_an_unfinished_batch_is_kept_with_where_it_began(tmp_path):
     assert {path.name for path in (tmp_path / "copy" / "state" / "0" / "0").iterdir()} == {"1.delta", "2.delta"}
 
 
-def test_a_query_that_begins_anew_keeps_its_name_and_where_its_sources_began(made, tmp_path):
+def test_a_query_that_restarts_from_its_start_keeps_its_id_and_its_sources_start(made, tmp_path):
     query = read(made / "ckpt" / "rate")
     copy = copy_checkpoint(query, CheckpointCut(-1), tmp_path / "copy")
     assert (copy.query, copy.batches, copy.operators) == (query.query, (), ())
     assert files_of(tmp_path / "copy") == {"metadata", "sources/0/0", "sources/1/0"}
 
 
-def test_the_file_of_an_attempt_that_was_not_committed_stays_behind(tmp_path):
+def test_the_file_of_an_uncommitted_attempt_is_not_copied(tmp_path):
     made = unpacked(tmp_path)
     query = read(made / "ckpt" / "rocks_v2")
     [path] = query.folder.glob("state/0/0/5_*.changelog")
@@ -174,7 +174,7 @@ def test_the_file_of_an_attempt_that_was_not_committed_stays_behind(tmp_path):
     assert f"0/0/{stray}" not in files_of(tmp_path / "copy" / "state")
 
 
-def test_hadoop_s_checksums_go_with_their_files_and_not_with_rewritten_ones(tmp_path):
+def test_hadoops_checksums_are_copied_with_their_files_except_rewritten_ones(tmp_path):
     query = WrittenQuery(tmp_path / "q")
     for number in range(3):
         query.batch({"a": {"0": number}})
@@ -186,7 +186,7 @@ def test_hadoop_s_checksums_go_with_their_files_and_not_with_rewritten_ones(tmp_
     assert {path.name for path in (tmp_path / "other" / "offsets").iterdir()} == {"0", "1"}
 
 
-def test_a_file_that_is_lost_after_the_plan_is_noticed_in_the_copy(tmp_path):
+def test_a_file_that_is_lost_after_the_plan_is_found_in_the_copy(tmp_path):
     made = unpacked(tmp_path)
     query = read(made / "ckpt" / "rocks")
     store = query.folder / "state" / "0" / "0"
@@ -195,7 +195,7 @@ def test_a_file_that_is_lost_after_the_plan_is_noticed_in_the_copy(tmp_path):
         copy_checkpoint(query, CheckpointCut(3), tmp_path / "copy")
 
 
-def test_what_is_not_known_is_refused_by_its_name(made, tmp_path):
+def test_an_unknown_folder_is_refused_by_its_name(made, tmp_path):
     query = WrittenQuery(tmp_path / "q")
     query.batch(0)
     (query.folder / "_schema_log_1").mkdir()
@@ -204,8 +204,8 @@ def test_what_is_not_known_is_refused_by_its_name(made, tmp_path):
     assert not (tmp_path / "copy").exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to somebody else")
-def test_folders_of_a_copy_belong_to_whom_the_query_s_do(tmp_path):
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a folder")
+def test_folders_of_a_copy_have_the_owner_of_the_querys(tmp_path):
     query = WrittenQuery(tmp_path / "q")
     query.batch(0, state=True)
     for path in [query.folder, *query.folder.rglob("*")]:

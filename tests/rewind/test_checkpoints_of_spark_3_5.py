@@ -1,4 +1,4 @@
-"""What Spark 3.5.7 and Delta 3.3.2 left is planned for, taken back, put back and adopted: checkpoints, tables, files of a sink."""
+"""Checkpoints, tables and sink files of Spark 3.5.7 and Delta 3.3.2 are planned for, rolled back, undone and adopted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_rewind.positions import FilesPosition
 
 MADE_BY_SPARK = Path(__file__).parent / "made_by_spark_3_5.zip"
 HOME = "/home/shop"
-"""Where it lay, in the texts of the logs that name files."""
+"""The original folder, in logs that name files."""
 DAYS, ORDERS_OF_A_DAY = 6, 4
 STATES = {
     "dedup": "HDFS-backed, changes and snapshots",
@@ -29,7 +29,7 @@ STATES = {
 
 
 class Shop:
-    """`ingest`: files to bronze, `dedup`: to silver; `windows`, `totals` and `export` read that, `reader` what `export` wrote."""
+    """`ingest`: files to bronze; `dedup`: bronze to silver; `windows`, `totals` and `export` read silver; `reader` the export."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -47,7 +47,7 @@ class Shop:
         return planned(sorted((self.root / "checkpoints").iterdir()), to, [self.root / "lake"], declared)
 
     def orders(self) -> dict[str, int]:
-        """Rows of the tables that hold each order once, and of the files, as other libraries read them."""
+        """Counts of rows of the tables and files that hold each order once, read with other libraries."""
         tables = {
             name: DeltaTable(str(self.root / "lake" / name)).to_pyarrow_table() for name in ("silver", "fromexport")
         }
@@ -78,7 +78,7 @@ def test_every_state_in_the_log_can_be_loaded(as_left, name):
         ("totals", "state/0/0/3.zip", [2]),
     ],
 )
-def test_a_state_whose_file_is_gone_is_not_taken(tmp_path, name, lost, gone):
+def test_a_state_with_a_missing_file_is_not_used(tmp_path, name, lost, gone):
     shop = Shop(tmp_path)
     (shop.root / "checkpoints" / name / lost).unlink()
     query = shop.read(name)
@@ -94,7 +94,7 @@ def test_offsets_watermarks_and_settings_are_read(as_left):
     assert marks[-1] > marks[0]
 
 
-def test_all_queries_go_back_together_and_come_back(tmp_path):
+def test_all_queries_roll_back_together_and_an_undo_returns_them(tmp_path):
     shop = Shop(tmp_path)
     plan = shop.plan("ingest@2")
     back = {each.name: each.batch for each in plan.queries}
@@ -109,7 +109,7 @@ def test_all_queries_go_back_together_and_come_back(tmp_path):
     assert shop.orders() == dict.fromkeys(("silver", "fromexport", "files"), DAYS * ORDERS_OF_A_DAY)
 
 
-def test_a_place_is_adopted_and_a_state_asks_for_spark_4(as_left, tmp_path, capsys):
+def test_a_stateless_query_is_adopted_and_a_stateful_one_needs_spark_4(as_left, tmp_path, capsys):
     names = ["--job", "orders", "--source", "silver"]
     checkpoints = as_left.root / "checkpoints"
     assert exit_code(["adopt", str(checkpoints / "export"), str(tmp_path / "store"), *names]) == 0

@@ -1,4 +1,4 @@
-"""What no checkpoint says is declared; where only time bounds what was passed on, the line is safe rather than near."""
+"""Connections that no checkpoint names are declared; if only times bound them, the line is safe and may be older than needed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TOPIC = {"topics": [{"topic": "orders", "written_by": ["writer"]}]}
 
 
 class Topic:
-    """`writer` sends ten records in each batch, one second after it began; `reader` has read them all 4 s after that."""
+    """`writer` sends ten records one second after each batch begins; `reader` has read them all 4 s later."""
 
     def __init__(self, folder, batches: int = 5) -> None:
         self.writer, self.reader = WrittenQuery(folder / "writer"), WrittenQuery(folder / "reader")
@@ -56,7 +56,7 @@ class Topic:
         return planned([self.writer.folder, self.reader.folder], to, declared=TOPIC, broker=broker)
 
 
-def test_who_reads_a_topic_goes_back_with_its_writer(tmp_path):
+def test_the_reader_of_a_topic_rolls_back_with_its_writer(tmp_path):
     plan = Topic(tmp_path).plan("writer@2")
     reader = query_of(plan, "reader")
     assert reader.batch == 2
@@ -72,15 +72,15 @@ def test_without_a_broker_the_public_range_is_bounded_by_readers(tmp_path):
     assert (public.first, public.last, public.known_last, public.tight) == (30, None, 49, False)
 
 
-def test_with_a_broker_the_public_range_is_told(tmp_path):
+def test_with_a_broker_the_public_range_is_exact(tmp_path):
     world = Topic(tmp_path)
     world.stamps += [began(5, each) for each in range(7)]
     [public] = world.plan("writer@2", FakeBroker(world.stamps)).public
     assert (public.first, public.last, public.known_last, public.tight) == (30, 56, 49, True)
 
 
-def test_a_broker_lets_a_reader_stay_nearer(tmp_path):
-    """The reader's own batches are too coarse to say that it took nothing of batch 3 of the writer."""
+def test_a_broker_lets_a_reader_keep_more_batches(tmp_path):
+    """The times of the reader's batches alone do not prove that it read no record of the writer's batch 3."""
     writer, reader = WrittenQuery(tmp_path / "writer"), WrittenQuery(tmp_path / "reader")
     for number in range(4):
         writer.batch(number)
@@ -92,15 +92,15 @@ def test_a_broker_lets_a_reader_stay_nearer(tmp_path):
     assert query_of(planned(folders, "writer@2", declared=TOPIC, broker=FakeBroker(stamps)), "reader").stays
 
 
-def test_clocks_that_differ_push_the_line_back(tmp_path):
+def test_a_declared_clock_skew_makes_the_line_older(tmp_path):
     world = Topic(tmp_path)
     declared = TOPIC | {"clock_skew_ms": 8000}
     plan = planned([world.writer.folder, world.reader.folder], "writer@2", declared=declared)
     assert query_of(plan, "reader").batch == 1
 
 
-def test_a_reader_that_began_after_what_retention_took_can_begin_anew(tmp_path):
-    """Kafka's source keeps where it began, behind a zero byte."""
+def test_a_reader_restarts_from_its_start_only_if_the_topic_retains_it(tmp_path):
+    """Kafka's source stores its initial offsets after a zero byte."""
     world = Topic(tmp_path)
     kept = world.reader.folder / "sources" / "0"
     kept.mkdir(parents=True)
@@ -110,7 +110,7 @@ def test_a_reader_that_began_after_what_retention_took_can_begin_anew(tmp_path):
         world.plan("2023-11-14T22:13:20Z", FakeBroker(world.stamps, earliest=8))
 
 
-def test_retention_of_a_topic_ends_what_can_be_gone_back_to(tmp_path):
+def test_retention_of_a_topic_limits_the_reachable_points(tmp_path):
     world = Topic(tmp_path)
     plan = world.plan("reader@3", FakeBroker(world.stamps, earliest=35))
     assert query_of(plan, "reader").batch == 3
@@ -121,7 +121,7 @@ def test_retention_of_a_topic_ends_what_can_be_gone_back_to(tmp_path):
 
 @pytest.mark.parametrize("asked", [False, True], ids=["readers only", "broker"])
 def test_no_reader_keeps_a_record_of_an_undone_batch(tmp_path, asked):
-    """Random sendings and readings: by what was really sent, nothing undone is known to anybody."""
+    """With random sends and reads, no reader keeps an undone record, by the facts of the history."""
     for seed in range(60):
         folder, draw = tmp_path / str(seed), Random(seed)
         writer, reader = WrittenQuery(folder / "writer"), WrittenQuery(folder / "reader")
@@ -153,7 +153,7 @@ def test_no_reader_keeps_a_record_of_an_undone_batch(tmp_path, asked):
             assert at.stays or at.batch == nearest, seed  # with the broker the line is not only safe, but the nearest
 
 
-def test_a_topic_that_nobody_declared_is_told(tmp_path):
+def test_an_undeclared_topic_is_noted(tmp_path):
     world = Topic(tmp_path)
     plan = planned([world.writer.folder, world.reader.folder], "writer@2")
     assert query_of(plan, "reader").stays
@@ -163,14 +163,14 @@ def test_a_topic_that_nobody_declared_is_told(tmp_path):
     assert any("writer: its output is not known" in each for each in plan.notes)
 
 
-def test_a_topic_that_nobody_reads_is_told_as_public_all_the_same(tmp_path):
+def test_an_unread_topic_is_noted_as_public_too(tmp_path):
     world = Topic(tmp_path)
     alone = [world.writer.folder]
     plan = planned(alone, "writer@2", declared=TOPIC)
     assert plan.public == []
     assert any("topic orders: records of writer since its batch 3 are public" in each for each in plan.notes)
-    [told] = planned(alone, "writer@2", declared=TOPIC, broker=FakeBroker(world.stamps)).public
-    assert (told.first, told.last, told.known_last) == (30, 49, None)
+    [public] = planned(alone, "writer@2", declared=TOPIC, broker=FakeBroker(world.stamps)).public
+    assert (public.first, public.last, public.known_last) == (30, 49, None)
 
 
 # -- tables written in foreachBatch --------------------------------------------------------------------------------------
@@ -202,8 +202,8 @@ def test_a_table_without_transactions_is_bounded_by_time(tmp_path):
     assert not query_of(back, "q").reasons[-1].exact
 
 
-def test_a_table_bounded_by_time_never_holds_what_is_undone_nor_lacks_what_is_kept(tmp_path):
-    """Random batches of several versions each, others' commits between them: judged by who wrote which version."""
+def test_a_table_bounded_by_time_holds_no_undone_batch_and_lacks_no_kept_one(tmp_path):
+    """Random batches of several versions each, with commits of other writers between: judged by each version's writer."""
     reached = 0
     for seed in range(80):
         draw, clock = Random(seed), 1_000_000
@@ -238,7 +238,7 @@ def test_a_table_bounded_by_time_never_holds_what_is_undone_nor_lacks_what_is_ke
 # -- folders and other edges ----------------------------------------------------------------------------------------------
 
 
-def test_who_reads_files_of_a_sink_goes_back_with_it(tmp_path):
+def test_the_reader_of_a_sinks_files_rolls_back_with_it(tmp_path):
     writer, reader = WrittenQuery(tmp_path / "writer"), WrittenQuery(tmp_path / "reader")
     log = tmp_path / "out" / "_spark_metadata"
     log.mkdir(parents=True)
@@ -300,8 +300,8 @@ def test_the_reader_of_a_folder_is_not_its_writer(tmp_path):
         planned([reader.folder], "reader@0", declared=declared)
 
 
-def test_a_folder_of_a_file_sink_that_nobody_named_is_an_error(tmp_path):
-    """As with a table: an edge that is not seen would make the line wrong."""
+def test_an_undeclared_folder_of_a_file_sink_is_an_error(tmp_path):
+    """As with a table, a missed edge would make the line wrong."""
     reader, taken = WrittenQuery(tmp_path / "reader"), tmp_path / "reader" / "sources" / "0"
     (tmp_path / "out" / "_spark_metadata").mkdir(parents=True)
     taken.mkdir(parents=True)
@@ -346,7 +346,7 @@ def test_a_declaration_is_read_from_yaml(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("topics: [", "line 1 is not YAML"),
         ("topic: orders", "topic: Extra inputs are not permitted"),
@@ -357,19 +357,19 @@ def test_a_declaration_is_read_from_yaml(tmp_path):
         ("!!python/object/apply:os.system [true]", "is not YAML"),
     ],
 )
-def test_a_declaration_that_is_a_mistake_is_told(tmp_path, text, told):
+def test_a_wrong_declaration_is_refused(tmp_path, text, message):
     path = tmp_path / "declared.yaml"
     path.write_text(text)
-    with pytest.raises(ConfigInvalid, match=told):
+    with pytest.raises(ConfigInvalid, match=message):
         read_declared(path)
 
 
-def test_a_declaration_that_is_not_there_is_told(tmp_path):
+def test_a_missing_declaration_is_refused(tmp_path):
     with pytest.raises(ConfigInvalid, match="there is no file"):
         read_declared(tmp_path / "declared.yaml")
 
 
-def test_what_it_names_has_to_be_there(tmp_path):
+def test_declared_queries_tables_and_folders_must_exist(tmp_path):
     world = Topic(tmp_path)
     folders = [world.writer.folder, world.reader.folder]
     with pytest.raises(ConfigInvalid, match="names a query 'nobody' that is not in the plan"):

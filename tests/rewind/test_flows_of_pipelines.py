@@ -1,4 +1,4 @@
-"""Flows of declarative pipelines are found below a storage root, named readably, and planned beside plain queries."""
+"""Flows of declarative pipelines are found below a storage root, named readably, and planned together with plain queries."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Lake:
 
 
 @pytest.mark.parametrize("table", ["spark_catalog/default/{}", "default/{}", "{}"])
-def test_flows_of_several_pipelines_and_a_plain_query_go_back_together(tmp_path, table):
+def test_flows_of_several_pipelines_and_a_plain_query_roll_back_together(tmp_path, table):
     lake = Lake(tmp_path, table)
     plan = lake.plan("bronze/files@1")
     assert [(each.name, each.batch) for each in plan.queries] == [
@@ -69,7 +69,7 @@ def test_the_newest_version_of_a_flow_counts_by_number(tmp_path):
     assert query_of(plan, "bronze/files").folder.endswith("/10")
 
 
-def test_a_flow_that_was_reset_and_has_not_run_is_left_out_and_told(tmp_path):
+def test_a_flow_without_a_run_since_its_reset_is_left_out_with_a_note(tmp_path):
     lake = Lake(tmp_path)
     (lake.gold.folder.parent / "1").mkdir()
     (lake.roots[1] / "_checkpoints" / "other" / "also" / "0").mkdir(parents=True)
@@ -83,7 +83,7 @@ def test_a_flow_that_was_reset_and_has_not_run_is_left_out_and_told(tmp_path):
     ]
 
 
-def test_names_are_as_long_as_tells_them_apart_and_a_shorter_one_is_told_to_be_ambiguous(tmp_path):
+def test_names_are_as_short_as_unique_and_a_shorter_one_is_refused_as_ambiguous(tmp_path):
     lake = Lake(tmp_path)
     flow(lake.roots[0], "spark_catalog/staging/bronze", "files").batch({"logOffset": 0})
     flow(lake.roots[1], "spark_catalog/default/bronze", "files").batch({"logOffset": 0})
@@ -114,14 +114,14 @@ def test_a_storage_root_and_a_flow_of_it_are_one_query_named_twice(tmp_path):
         lake.plan("gold@1")
 
 
-def test_a_root_without_flows_is_told(tmp_path):
+def test_a_root_without_flows_is_refused(tmp_path):
     (tmp_path / "_checkpoints" / "bronze").mkdir(parents=True)
     with pytest.raises(CheckpointForeign, match="holds no flow of a declarative pipeline"):
         planned([tmp_path], "x@1")
 
 
 def test_a_plain_checkpoint_inside_of_a_table_stays_one(tmp_path):
-    """`TABLE/_checkpoints/NAME` is a common place for the checkpoint of who writes a table."""
+    """`TABLE/_checkpoints/NAME` is a common place for the checkpoint of a table's writer."""
     table = WrittenTable(tmp_path / "gold")
     query = WrittenQuery(table.root / "_checkpoints" / "totals")
     query.batch({"logOffset": 0})
@@ -131,14 +131,14 @@ def test_a_plain_checkpoint_inside_of_a_table_stays_one(tmp_path):
     assert len(plan.tables) == 1
 
 
-# -- as Spark left them ------------------------------------------------------------------------------------------------------
+# -- written by Spark --------------------------------------------------------------------------------------------------------
 
 MADE_BY_SPARK = Path(__file__).parent / "pipelines_by_spark_4_2.zip"
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
-    """Folders `storage` and `warehouse` as triggered runs of two pipelines, three and two, left them: Spark 4.2.0, Delta 4.4.0.
+    """Folders `storage` and `warehouse` of three and two triggered runs of two pipelines: Spark 4.2.0, Delta 4.4.0.
 
     lake: files with a state -> bronze -> silver; mart: silver -> gold. A path in the texts was changed, checksums were left out.
     """
@@ -152,7 +152,7 @@ def of_spark(made: Path, to: str, **more: object):
     return plan_rewind(RewindRequest(folders, to, [str(made / "warehouse")], **more), 0)
 
 
-def test_flows_that_spark_ran_are_found_and_go_back_together(made):
+def test_flows_that_spark_ran_are_found_and_roll_back_together(made):
     plan = of_spark(made, "bronze/files@3")
     assert [(each.name, each.newest, each.batch, each.state_version) for each in plan.queries] == [
         ("bronze/files", 6, 3, 4),
@@ -181,8 +181,8 @@ def test_flows_that_spark_ran_are_pinned(made):
     assert of_spark(made, "rested", pins=made / "pins").target.kind == "point"
 
 
-def test_flows_that_spark_ran_are_taken_back_and_found_again(made):
-    """What a rewind leaves beside a flow's versions is no version: neither Spark nor a plan takes it for one."""
+def test_flows_that_spark_ran_are_rolled_back_and_found_again(made):
+    """The old checkpoint next to a flow's versions is no version, neither for Spark nor for a plan."""
     plan = of_spark(made, "bronze/files@1")
     everybody = [each.name for each in plan.queries]
     apply(plan, ApplySettings(lambda: None, 1_800_000_000_000, "spark-ckpt/test", everybody))

@@ -1,4 +1,4 @@
-"""Checkpoints that Spark 4.2 left are read as Spark reads them: which state is whole, where sources stand, what was written."""
+"""Checkpoints of Spark 4.2 are read as Spark reads them: complete states, positions of sources, written files."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def test_states_that_can_be_loaded_are_found(made, name, batches, whole):
         ("join", "state/0/0/right-keyWithIndexToValue/1_*.changelog", []),
     ],
 )
-def test_a_state_whose_file_is_gone_is_not_taken(tmp_path, name, lost, whole):
+def test_a_state_with_a_missing_file_is_not_used(tmp_path, name, lost, whole):
     made = unpacked(tmp_path)
     [path] = (made / "ckpt" / name).glob(lost)
     path.unlink()
     assert loadable(read(made, name)) == whole
 
 
-def test_the_file_of_a_failed_attempt_does_not_count_for_the_committed_one(tmp_path):
+def test_the_file_of_a_failed_attempt_is_not_taken_for_the_committed_one(tmp_path):
     made = unpacked(tmp_path)
     [path] = (made / "ckpt" / "rocks_v2").glob("state/0/0/7_*.changelog")
     path.rename(path.with_name("7_00000000-0000-0000-0000-000000000000.changelog"))
@@ -123,7 +123,7 @@ def test_files_that_a_sink_wrote_are_known_by_batch(made):
     assert sorted(log.batches.values()) == [0, 1, 2, 3]
 
 
-def test_a_compacted_log_says_at_most_which_batch(tmp_path):
+def test_a_compacted_log_bounds_the_batch_of_each_file(tmp_path):
     made = unpacked(tmp_path)
     folder = made / "tables" / "filesink" / "_spark_metadata"
     lines = [line for number in (0, 1, 2) for line in (folder / str(number)).read_text().splitlines()[1:]]
@@ -133,7 +133,7 @@ def test_a_compacted_log_says_at_most_which_batch(tmp_path):
     assert sorted(read_sink_log(folder).batches.values()) == [1, 2, 2, 3]
 
 
-def test_a_table_says_which_batch_of_which_query_each_version_is(made):
+def test_a_table_names_query_and_batch_of_each_version(made):
     table, query = read_table(made / "tables" / "a2"), read(made, "a")
     assert [each.transactions for each in table.versions] == [((query.query, number),) for number in range(7)]
     assert [each.operation for each in table.versions] == ["STREAMING UPDATE"] * 7
@@ -147,20 +147,20 @@ def test_kafka_offsets_are_known_by_their_shape():
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "told"),
+    ("file", "text", "message"),
     [
         ("offsets/3", "v3\n{}\n-", "'v3'; v1 and v2 can be read"),
         ("commits/3", "v7\n{}", "'v7'; v1 and v2 can be read"),
         ("sources/0/3", "v2\n{}", "'v2'; v1 can be read"),
     ],
 )
-def test_a_newer_log_is_refused_by_its_name(tmp_path, file, text, told):
+def test_a_newer_log_is_refused_by_its_name(tmp_path, file, text, message):
     made = unpacked(tmp_path)
     (made / "ckpt" / "a" / file).write_text(text)
     with pytest.raises(FormatUnknown) as raised:
         read(made, "a")
     assert file in str(raised.value)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_a_newer_offset_of_delta_is_refused_by_its_name(tmp_path):

@@ -1,4 +1,4 @@
-"""A process that dies while it writes a fence leaves half of one, under a name that no query reads; it is taken away."""
+"""A process that dies while it writes a fence leaves a part file that no query reads; `remove_fences` deletes it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spark_rewind.durable import part_of
 from spark_rewind.fences import fence_paths, put_fences, remove_fences
 
 
-def test_half_a_fence_is_taken_away_with_the_whole_ones(tmp_path):
+def test_a_partial_fence_is_removed_with_the_complete_ones(tmp_path):
     query = WrittenQuery(tmp_path / "q")
     query.batch(0, commit=False)
     paths = fence_paths(read_checkpoint(query.folder, "q"), query.folder)

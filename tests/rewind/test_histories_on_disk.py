@@ -1,4 +1,4 @@
-"""The same random histories as files on the disk: what the command reads of them leads to the same line."""
+"""The same random histories as files on disk lead to the same line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HISTORIES = 60
 
 
 def written(history: Simulated, folder: Path) -> tuple[list[Path], list[Path]]:
-    """A checkpoint for each query, with a snapshot for each state that is not gone; a log for each table."""
+    """Write a checkpoint for each query, with a snapshot for each retained state, and a log for each table."""
     tables = {name: WrittenTable(folder / "lake" / name) for name, each in history.tables.items() if each.versions}
     queries = {name: WrittenQuery(folder / name) for name in history.queries}
     for name, table in tables.items():
@@ -56,7 +56,7 @@ def line_of(plan: RewindPlan, history: Simulated) -> dict[str, int | None]:
     return found
 
 
-def test_what_is_read_from_files_leads_to_the_line_of_the_ledger(tmp_path):
+def test_files_lead_to_the_line_of_the_ledger(tmp_path):
     wrong, compared = {}, 0
     for seed in range(HISTORIES):
         history = Simulated(seed)

@@ -1,4 +1,4 @@
-"""The line of a rewind is the greatest consistent one, whatever happened; and the comparison catches what is planted."""
+"""The line of a rewind is the greatest consistent one in every history, and the comparison finds planted bugs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DRAWN = 2**32
 
 
 def difference(seed: int, *, pins: bool = False, steps: int = 14) -> str | None:
-    """What planner and oracle do not agree on; None if they do."""
+    """The difference between planner and oracle, or None."""
     history = Simulated(seed, steps, pins=pins)
     target = history.target()
     inputs = history.inputs()
@@ -44,8 +44,8 @@ def difference(seed: int, *, pins: bool = False, steps: int = 14) -> str | None:
 @pytest.mark.parametrize("pins", [False, True])
 @settings(max_examples=LONG_HISTORIES // 2, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=integers(0, DRAWN), steps=integers(5, 20))
-def test_it_is_the_greatest_in_ten_thousand_histories_that_nobody_chose(seed, steps, pins):
-    """Of other lengths, too; half of them with pinned points."""
+def test_it_is_the_greatest_in_ten_thousand_random_histories(seed, steps, pins):
+    """Histories of other lengths too, half of them with pinned points."""
     assert difference(seed, pins=pins, steps=steps) is None
 
 
@@ -60,7 +60,7 @@ def test_it_is_the_greatest_of_all_lines_of_retained_and_pinned_points():
 
 
 def test_pinned_points_make_a_difference():
-    """Lines that are nearer than without, and lines where there was none; through batches that left the log, and lost states."""
+    """Lines that are newer than without pins, and lines only with pins; by batches deleted from the log, and by lost states."""
     seen = set()
     for seed in range(300):
         with_pins, without = Simulated(seed, pins=True), Simulated(seed)
@@ -78,18 +78,18 @@ def forgets_pins_of_lost_states(original):
     return lambda self, batch, why: why
 
 
-def forgets_pins_of_let_go_batches(original):
+def forgets_pins_of_deleted_batches(original):
     return property(lambda self: self.batches)
 
 
-def takes_what_is_gone_for_pinned(original):
+def counts_every_batch_as_pinned(original):
     return lambda self, batch, why: None
 
 
 PIN_BUGS = {
     "a lost state is lost though it is pinned": ("_unless_pinned", forgets_pins_of_lost_states),
-    "what left the log is no point though it is pinned": ("known", forgets_pins_of_let_go_batches),
-    "everything counts as pinned": ("_unless_pinned", takes_what_is_gone_for_pinned),
+    "what left the log is no point though it is pinned": ("known", forgets_pins_of_deleted_batches),
+    "everything counts as pinned": ("_unless_pinned", counts_every_batch_as_pinned),
 }
 
 
@@ -100,8 +100,8 @@ def test_a_planted_bug_about_pins_is_caught(bug, monkeypatch):
     assert any(_caught(seed, pins=True) for seed in range(300))
 
 
-def test_the_histories_hold_what_matters():
-    """Lines that exist and that do not; queries that stay, go back, begin anew; in flight; unfinished batches kept."""
+def test_the_histories_contain_every_kind_of_line():
+    """Histories with and without a line; queries that stay, roll back, restart; versions in flight; kept unfinished batches."""
     seen = set()
     for seed in range(300):
         history = Simulated(seed)
@@ -110,11 +110,11 @@ def test_the_histories_hold_what_matters():
             seen.add("no line")
             continue
         points = [best[name] for name in history.queries]
-        seen |= {"begins anew"} if -1 in points else set()
+        seen |= {"restarts"} if -1 in points else set()
         seen |= {"unfinished stays"} if None in points else set()
-        seen |= {"goes back"} if any(each not in (None, -1) for each in points) else set()
+        seen |= {"rolls back"} if any(each not in (None, -1) for each in points) else set()
         seen |= {"in flight"} if history.in_flight(best) else set()
-    assert seen == {"no line", "begins anew", "unfinished stays", "goes back", "in flight"}
+    assert seen == {"no line", "restarts", "unfinished stays", "rolls back", "in flight"}
 
 
 def sends_one_too_many(original):
@@ -134,11 +134,11 @@ def _shifted(channel, what, by):
     return replace(channel, **{what: counts})
 
 
-def ignores_what_is_read(original):
+def ignores_reads(original):
     return lambda *given: None
 
 
-def keeps_what_is_lost(original):
+def keeps_lost_messages(original):
     return lambda *given: replace(original(*given), kept=True)
 
 
@@ -165,8 +165,8 @@ BUGS = {
     "a table holds a batch less": (graph, "writes_table", sends_one_too_few),
     "a table knows a batch less": (graph, "writes_table", receives_one_too_few),
     "a reader knows a version less": (graph, "reads_table", lambda original: _if_any(receives_one_too_few(original))),
-    "edges from tables are ignored": (graph, "reads_table", ignores_what_is_read),
-    "what a table lost may be kept": (graph, "writes_table", keeps_what_is_lost),
+    "edges from tables are ignored": (graph, "reads_table", ignores_reads),
+    "what a table lost may be kept": (graph, "writes_table", keeps_lost_messages),
     "an unfinished batch is forgotten": (connections, "query_points", forgets_the_unfinished_batch),
     "points that are gone are taken": (intervals.Intervals, "candidates", forgets_that_it_is_gone),
     "the search stops early": (line, "recovery_line", stops_after_one_step),

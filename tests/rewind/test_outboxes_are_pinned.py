@@ -23,7 +23,7 @@ MANY = 24
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """Four right batches of a query whose outbox keeps two."""
+    """Four correct batches of a query whose outbox keeps two."""
     made = World(tmp_path, keep_epochs=2)
     made.run(4)
     return made
@@ -33,15 +33,15 @@ def pin(world: World, name: str | None = "good", budget_bytes: int | None = None
     take_pin(PinRequest(world.request(""), world.pins, name, budget_bytes), now_ms)
 
 
-def many(world: World) -> None:
-    """Wrong batches of two runs: retention keeps the epoch that a run began with."""
+def run_many(world: World) -> None:
+    """Wrong batches of two runs: retention keeps the first epoch of a run."""
     world.run(1, wrong=1000)
     world.run(MANY, wrong=1000)
 
 
-def test_a_pinned_batch_is_gone_back_to_after_retention_dropped_its_neighbours(world: World) -> None:
+def test_a_pinned_batch_is_reachable_after_retention_dropped_its_neighbours(world: World) -> None:
     pin(world)
-    many(world)
+    run_many(world)
     assert 4 in world.log().state().by_id
     assert 6 not in world.log().state().by_id
     record = apply(world.planned("good", pins=world.pins), settings())
@@ -53,23 +53,23 @@ def test_a_pinned_batch_is_gone_back_to_after_retention_dropped_its_neighbours(w
 
 
 def test_without_a_pin_the_batch_is_out_of_reach(world: World) -> None:
-    """The planted bug of the test above: the point keeps no epoch."""
+    """Planted bug for the test above: the point keeps no epoch."""
     take_pin(PinRequest(world.request("", outboxes=[]), world.pins, "good"), 1)
-    many(world)
+    run_many(world)
     with pytest.raises(RewindOutOfReach, match="outbox 'orders'"):
         world.planned("good", pins=world.pins)
 
 
 def test_an_unpinned_epoch_is_dropped_by_the_next_retention(world: World) -> None:
     pin(world)
-    many(world)
+    run_many(world)
     unpin(world.pins, "good")
     assert world.log().state().savepoints == {}
-    many(world)
+    run_many(world)
     assert 4 not in world.log().state().by_id
 
 
-def test_a_point_that_the_budget_drops_lets_its_epoch_go(world: World) -> None:
+def test_a_point_that_the_budget_drops_releases_its_epoch(world: World) -> None:
     pin(world, None)
     [first] = world.log().state().savepoints
     world.run(1)
@@ -95,7 +95,7 @@ def _die() -> None:
     raise failpoints.FailpointHit
 
 
-def test_a_store_that_is_away_blocks_no_pin_of_other_queries(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_store_blocks_no_pin_of_other_queries(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     pin(world, None)
     old = world.pins / "points" / report_points(world.pins).points[0].id
     old.rename(old.with_name(".gone-dead"))
@@ -107,7 +107,7 @@ def test_a_store_that_is_away_blocks_no_pin_of_other_queries(world: World, monke
     assert len(world.log().state().savepoints) == 1, "the dead point's savepoint is dropped once its store answers"
 
 
-def test_a_new_point_is_there_although_the_store_of_the_one_it_displaces_is_away(
+def test_a_new_point_is_pinned_while_the_store_of_the_dropped_one_is_unreachable(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pin(world, None)
@@ -123,7 +123,7 @@ def _is_away(uri: str) -> Store:
     raise StoreUnreachable(f"{uri} cannot be read")
 
 
-def test_points_name_an_epoch_that_is_gone(world: World) -> None:
+def test_the_report_names_a_missing_epoch_of_a_point(world: World) -> None:
     pin(world)
     log = world.log()
     [name] = log.state().savepoints
@@ -132,7 +132,7 @@ def test_points_name_an_epoch_that_is_gone(world: World) -> None:
     assert any("outbox orders epoch 4" in gone for gone in point.gone)
 
 
-def test_a_store_that_is_gone_does_not_keep_a_point_from_going(world: World) -> None:
+def test_a_point_is_unpinned_though_its_store_is_gone(world: World) -> None:
     pin(world)
     Path(world.store).rename(world.root / "elsewhere")
     unpin(world.pins, "good")

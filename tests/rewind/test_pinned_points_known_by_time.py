@@ -1,4 +1,4 @@
-"""Where only times bound what was passed on, a pinned batch is bound by what was before the gap behind it."""
+"""If only times bound a connection, a pinned batch is bounded by the time before the gap after it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EDGE = {"edges": [{"writer": "writer", "reader": "reader", "over": "the feature 
 
 
 class Pair:
-    """A writer, pinned at one of its batches, and a reader that takes after each batch what it wrote; then the writer lets go."""
+    """A writer, pinned at one batch, and a reader that reads each batch's output; then the writer deletes old batches."""
 
     def __init__(self, folder: Path, declared: dict[str, object]) -> None:
         self.folder = folder
@@ -59,8 +59,8 @@ def test_the_reader_of_a_pinned_writer_keeps_nothing_of_the_gap(tmp_path, declar
 
 
 def test_public_records_begin_where_the_first_undone_batch_may_have_begun(tmp_path):
-    [told] = Pair(tmp_path, TOPIC).plan().public
-    assert told.first <= 10 * (PINNED + 1)
+    [public] = Pair(tmp_path, TOPIC).plan().public
+    assert public.first <= 10 * (PINNED + 1)
 
 
 def test_a_table_without_transactions_keeps_no_version_of_the_gap(tmp_path):
@@ -70,7 +70,7 @@ def test_a_table_without_transactions_keeps_no_version_of_the_gap(tmp_path):
     assert table.version <= PINNED
 
 
-def test_a_bound_that_looks_behind_the_gap_is_caught(tmp_path, monkeypatch):
+def test_a_bound_that_looks_past_the_gap_is_caught(tmp_path, monkeypatch):
     def began_next(writer, index):
         following = None if index is None else next((each for each in writer.known if each.number > index), None)
         return following.began_ms if following else None
@@ -79,7 +79,7 @@ def test_a_bound_that_looks_behind_the_gap_is_caught(tmp_path, monkeypatch):
     assert reader_batch(Pair(tmp_path, TOPIC).plan()) > PINNED
 
 
-def test_counts_that_know_no_gap_are_caught(tmp_path, monkeypatch):
+def test_counts_that_ignore_the_gap_are_caught(tmp_path, monkeypatch):
     def begun_by(writer, at_ms):
         return writer.known[0].number + sum(each.began_ms <= at_ms for each in writer.known)
 

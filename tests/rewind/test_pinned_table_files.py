@@ -1,4 +1,4 @@
-"""A point that holds the data files of its tables can be gone back to when VACUUM has taken them from the tables."""
+"""A point that holds its tables' data files is reachable after VACUUM has deleted them from the tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAME = "before-the-bug"
 
 
 class Story:
-    """A lake that is pinned; then a bug comes, somebody deletes old rows, and VACUUM takes their files."""
+    """A pinned lake; then a bug writes wrong rows, old rows are deleted, and VACUUM deletes their files."""
 
     def __init__(self, root: Path, *, table_files: bool = True) -> None:
         self.pins = root / "pins"
@@ -45,9 +45,9 @@ class Story:
         broken.drop(2)
         broken.settle()
         for name in ("bronze", "gold"):
-            self._rid_of_old_rows(name)
+            self._delete_old_rows(name)
 
-    def _rid_of_old_rows(self, name: str) -> None:
+    def _delete_old_rows(self, name: str) -> None:
         table = self.lake.tables[name]
         pinned = next(each.version for each in self.point.point.tables if Path(each.path).name == name)
         gone = table.files(pinned)
@@ -59,7 +59,7 @@ class Story:
         return plan_rewind(self.request, 0)
 
     def lost(self) -> list[Path]:
-        """Data files that only the point still has."""
+        """Data files that only the point has."""
         kept = [(self.lake.root / Path(each.path).name, each.files) for each in self.point.point.tables]
         return [root / file.path for root, files in kept for file in files if not (root / file.path).exists()]
 
@@ -75,7 +75,7 @@ def held(point: KeptPoint) -> list[Path]:
     return sorted((point.folder / "tables").rglob("*.parquet"))
 
 
-def test_after_a_rewind_to_it_nothing_is_lost_and_nothing_repeated(tmp_path):
+def test_after_a_rewind_to_the_point_no_row_is_lost_or_repeated(tmp_path):
     story = Story(tmp_path)
     plan = story.plan()
     assert reached(plan) == {each.name: each.batch for each in story.point.point.queries}
@@ -84,24 +84,24 @@ def test_after_a_rewind_to_it_nothing_is_lost_and_nothing_repeated(tmp_path):
         ["tables"],
     ]
     apply(plan, settings_for(plan))
-    mended = SmallLake(story.lake.root)
-    mended.settle()
-    assert mended.held() == mended.wanted()
+    fixed = SmallLake(story.lake.root)
+    fixed.settle()
+    assert fixed.held() == fixed.wanted()
 
 
-def test_without_them_the_point_is_out_of_reach(tmp_path):
+def test_without_table_files_the_point_is_out_of_reach(tmp_path):
     story = Story(tmp_path, table_files=False)
     assert reached(story.plan()) == FROM_THE_BEGINNING
-    [told] = report_points(story.pins).points
-    assert any("VACUUM" in each for each in told.gone)
+    [report] = report_points(story.pins).points
+    assert any("VACUUM" in each for each in report.gone)
 
 
-def test_points_tells_that_it_can_be_had(tmp_path):
-    [told] = report_points(Story(tmp_path).pins).points
-    assert told.gone == []
+def test_a_point_with_table_files_is_reported_complete(tmp_path):
+    [report] = report_points(Story(tmp_path).pins).points
+    assert report.gone == []
 
 
-def test_files_are_linked_and_those_between_a_reader_and_the_version_too(tmp_path):
+def test_files_up_to_the_version_are_linked_with_those_that_a_reader_still_needs(tmp_path):
     story = Story(tmp_path)
     names = {path.name for path in held(story.point)}
     silver = story.lake.tables["silver"]
@@ -111,7 +111,7 @@ def test_files_are_linked_and_those_between_a_reader_and_the_version_too(tmp_pat
     assert {each.path for each in pinned["bronze"].files} == set(bronze.files(pinned["bronze"].version))
 
 
-def test_a_held_file_that_is_cut_off_does_not_count(tmp_path):
+def test_a_truncated_held_file_is_not_used(tmp_path):
     story = Story(tmp_path)
     for path in held(story.point):
         if path.stat().st_nlink == 1:
@@ -119,7 +119,7 @@ def test_a_held_file_that_is_cut_off_does_not_count(tmp_path):
     assert reached(story.plan()) == FROM_THE_BEGINNING
 
 
-def test_a_point_that_is_taken_away_after_the_plan_is_told_and_nothing_is_changed(tmp_path):
+def test_a_point_that_vanishes_after_the_plan_is_reported_before_any_change(tmp_path):
     story = Story(tmp_path)
     plan = story.plan()
     for path in held(story.point):
@@ -130,19 +130,19 @@ def test_a_point_that_is_taken_away_after_the_plan_is_told_and_nothing_is_change
     assert {name: table.newest() for name, table in story.lake.tables.items()} == versions
 
 
-def test_a_command_that_died_with_files_put_back_is_run_again(tmp_path):
+def test_a_command_killed_after_it_returned_files_is_run_again(tmp_path):
     story = Story(tmp_path)
     plan = story.plan()
     with failpoints.armed("REWIND_DRAFTED:raise:1"), pytest.raises(FailpointHit):
         apply(plan, settings_for(plan))
     assert min(story.lake.held()["gold"]) < 0, "a file that no version names is none of the table's"
     apply(plan, settings_for(plan))
-    mended = SmallLake(story.lake.root)
-    mended.settle()
-    assert mended.held() == mended.wanted()
+    fixed = SmallLake(story.lake.root)
+    fixed.settle()
+    assert fixed.held() == fixed.wanted()
 
 
-def test_files_that_vacuum_takes_between_the_decision_and_the_commit_come_back_again(tmp_path):
+def test_files_vacuumed_between_the_decision_and_the_commit_are_returned_again(tmp_path):
     story = Story(tmp_path)
     plan, lost = story.plan(), story.lost()
     with failpoints.armed("REWIND_DECIDED:raise:1"), pytest.raises(FailpointHit):
@@ -150,14 +150,14 @@ def test_files_that_vacuum_takes_between_the_decision_and_the_commit_come_back_a
     for path in lost:
         path.unlink()
     apply(plan, settings_for(plan))
-    mended = SmallLake(story.lake.root)
-    mended.settle()
+    fixed = SmallLake(story.lake.root)
+    fixed.settle()
     assert lost
-    assert mended.held() == mended.wanted()
+    assert fixed.held() == fixed.wanted()
 
 
-def test_files_that_vacuum_takes_come_back_also_for_a_table_that_got_later_numbers(tmp_path, monkeypatch):
-    """The command is killed once the record names the new commits."""
+def test_vacuumed_files_are_returned_for_a_table_with_later_numbers_too(tmp_path, monkeypatch):
+    """The command is killed after the record names the new commits."""
     story = Story(tmp_path)
     plan, lost = story.plan(), story.lost()
     late: list[Failpoint] = []
@@ -183,9 +183,9 @@ def test_files_that_vacuum_takes_come_back_also_for_a_table_that_got_later_numbe
     for path in gold:
         path.unlink()
     apply(plan, settings_for(plan))
-    mended = SmallLake(story.lake.root)
-    mended.settle()
-    assert mended.held() == mended.wanted()
+    fixed = SmallLake(story.lake.root)
+    fixed.settle()
+    assert fixed.held() == fixed.wanted()
     assert all(path.exists() for path in gold)
 
 
@@ -196,12 +196,12 @@ def test_held_files_count_in_the_budget(tmp_path):
     assert report_points(story.pins).held_bytes >= point
 
 
-def test_a_file_that_came_and_went_before_the_version_is_held_for_a_reader_that_has_yet_to_meet_it(tmp_path):
+def test_a_file_removed_before_the_version_is_held_for_a_reader_that_has_not_read_it(tmp_path):
     table = WrittenTable(tmp_path / "bronze")
     for removed in ((), (), ("part-1.parquet",)):
         table.version(removed=removed)
-    behind = DeltaPosition(table.id, 1, -1, False)
-    files = hold(read_table(table.root), 2, [behind], tmp_path / "held")
+    slow_reader = DeltaPosition(table.id, 1, -1, False)
+    files = hold(read_table(table.root), 2, [slow_reader], tmp_path / "held")
     assert [each.path for each in files] == ["part-0.parquet", "part-1.parquet", "part-2.parquet"]
     assert [each.path for each in hold(read_table(table.root), 2, [], tmp_path / "other")] == [
         "part-0.parquet",

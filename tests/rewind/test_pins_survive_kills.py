@@ -1,4 +1,4 @@
-"""A process that is killed anywhere while it pins or unpins leaves a whole point or none, and the next one goes on."""
+"""A process killed at any step of a pin or unpin leaves a complete point or none, and the next process continues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS = ("mkdir", "link", "rename", "replace", "unlink", "rmdir", "fsync")
 
 
 class KilledAt:
-    """Kills its process before a certain one of those calls."""
+    """Kills its process before the given one of those calls."""
 
     def __init__(self, step: int) -> None:
         self.left = step
@@ -38,7 +38,7 @@ class KilledAt:
 
 
 def killed(step: int, work) -> bool:
-    """Whether it was killed before it was done; in a process of its own."""
+    """Run the work in a child process. Returns True if it was killed before its end."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -60,22 +60,22 @@ def small(tmp_path: Path) -> Chain:
 
 
 def cleared(chain: Chain) -> None:
-    """What was left is cleared, so that a later kill is one step further on."""
+    """Remove the remains, so that the next kill is one step later."""
     with held(chain.pins):
         pass
 
 
-def test_a_pin_that_is_killed_anywhere_is_there_or_not_and_drops_nothing_before(tmp_path):
+def test_a_pin_killed_at_any_step_is_complete_or_absent_and_drops_no_other_point(tmp_path):
     chain = small(tmp_path)
     old = chain.pin().kept.folder
     seen, step = set(), 0
     while killed(step, lambda: chain.pin("new", budget_bytes=1_000_000, now_ms=NOW_MS + 1)):
         found = [each for each in points_in(chain.pins) if not each.startswith(".")]
         assert old.name in found
-        told = report_points(chain.pins).points
-        assert [each.gone for each in told] == [[]] * len(told)
-        seen.add(len(told))
-        if len(told) == 2:
+        report = report_points(chain.pins).points
+        assert [each.gone for each in report] == [[]] * len(report)
+        seen.add(len(report))
+        if len(report) == 2:
             unpin(chain.pins, "new")
         cleared(chain)
         step += 1
@@ -86,16 +86,16 @@ def test_a_pin_that_is_killed_anywhere_is_there_or_not_and_drops_nothing_before(
     assert not any(each.startswith(".") for each in points_in(chain.pins))
 
 
-def test_an_eviction_that_is_killed_anywhere_leaves_the_new_point_and_is_finished_by_the_next(tmp_path):
+def test_an_eviction_killed_at_any_step_keeps_the_new_point_and_is_finished_by_the_next(tmp_path):
     chain = small(tmp_path)
     chain.pin()
     budget = report_points(chain.pins).held_bytes + 500  # not enough for the logs of a second one
     step, seen = 0, set()
     while killed(step, lambda: chain.pin("new", budget_bytes=budget, now_ms=NOW_MS + 1)):
-        told = report_points(chain.pins).points
-        assert [each.gone for each in told] == [[]] * len(told)
-        seen.add(tuple(each.name for each in told))
-        if "new" in [each.name for each in told]:
+        report = report_points(chain.pins).points
+        assert [each.gone for each in report] == [[]] * len(report)
+        seen.add(tuple(each.name for each in report))
+        if "new" in [each.name for each in report]:
             unpin(chain.pins, "new")
         if None not in [each.name for each in report_points(chain.pins).points]:
             chain.pin()
@@ -105,7 +105,7 @@ def test_an_eviction_that_is_killed_anywhere_leaves_the_new_point_and_is_finishe
     assert [each.name for each in report_points(chain.pins).points] == ["new"]
 
 
-def test_an_unpin_that_is_killed_anywhere_leaves_the_point_or_none(tmp_path):
+def test_an_unpin_killed_at_any_step_leaves_the_point_or_none(tmp_path):
     chain = small(tmp_path)
     other = chain.pin("other").kept.folder
     whole = content_of(other)
@@ -115,17 +115,17 @@ def test_an_unpin_that_is_killed_anywhere_leaves_the_point_or_none(tmp_path):
             chain.pin("gone", now_ms=NOW_MS + 1)
         if not killed(step, lambda: unpin(chain.pins, "gone")):
             break
-        told = {each.name: each.gone for each in report_points(chain.pins).points}
-        assert told["other"] == []
-        assert told.get("gone", []) == []
-        seen.add("gone" in told)
+        report = {each.name: each.gone for each in report_points(chain.pins).points}
+        assert report["other"] == []
+        assert report.get("gone", []) == []
+        seen.add("gone" in report)
         step += 1
     assert seen == {True, False}
     assert content_of(other) == whole
 
 
-def test_a_pin_that_would_appear_before_it_is_whole_is_caught(tmp_path, monkeypatch):
-    """The planted bug: it is made under its own name."""
+def test_a_pin_that_appears_before_it_is_complete_is_caught(tmp_path, monkeypatch):
+    """Planted bug: the point is made under its final name."""
     from spark_rewind import pinning
 
     real = pinning.prepare

@@ -1,4 +1,4 @@
-"""A point is pinned whole, in a budget, while queries run; and it can be gone back to when the queries have let go of it."""
+"""A point is pinned completely, within a budget, while queries run, and is reachable after the queries deleted its batches."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_the_newest_committed_batches_are_pinned_and_the_checkpoints_are_not_tou
     assert [content_of(each.folder) for each in chain.queries] == before
 
 
-def test_who_has_seen_more_than_the_others_have_committed_is_pinned_at_an_older_batch(chain):
-    """The table holds a batch that is not committed yet, and the next query has read it."""
+def test_a_query_that_read_an_uncommitted_batch_is_pinned_at_an_older_one(chain):
+    """The table holds an uncommitted batch, and the next query has read it."""
     number = chain.queries[0].batch({"logOffset": BATCHES}, state=True, commit=False)
     chain.tables[0].version((chain.queries[0].query, number))
     chain.queries[1].batch(chain.tables[0].at(number + 1), state=True)
@@ -58,8 +58,8 @@ def test_state_is_linked_and_logs_are_copied(chain):
     assert commit.stat().st_mtime_ns == (chain.queries[0].folder / "commits" / str(LAST)).stat().st_mtime_ns
 
 
-def test_only_what_the_batch_needs_is_pinned(chain):
-    chain.let_go(5)
+def test_only_files_that_the_batch_needs_are_pinned(chain):
+    chain.clean_up(5)
     kept = chain.pin().kept.folder / "queries" / "0"
     assert sorted(path.name for path in (kept / "offsets").iterdir()) == [str(LAST - 1), str(LAST)]
     assert sorted(path.name for path in (kept / "state/0/0").iterdir()) == [
@@ -70,17 +70,17 @@ def test_only_what_the_batch_needs_is_pinned(chain):
     ]
 
 
-def test_a_pinned_point_is_a_checkpoint_of_its_own(chain):
-    chain.let_go(5)
+def test_a_pinned_point_is_a_complete_checkpoint(chain):
+    chain.clean_up(5)
     copy = read_checkpoint(chain.pin().kept.folder / "queries" / "1", "copy")
     assert [each.number for each in copy.batches] == [LAST - 1, LAST]
     assert copy.state_gone(copy.batches[-1]) is None
 
 
-def test_a_pinned_batch_is_gone_back_to_when_its_query_has_let_go_of_it(chain):
+def test_a_pinned_batch_is_reachable_after_its_query_deleted_it(chain):
     chain.pin("before")
     chain.run(10)
-    chain.let_go(BATCHES + 5)
+    chain.clean_up(BATCHES + 5)
     with pytest.raises(RewindOutOfReach):
         chain.plan(f"first@{LAST}", pins=False)
     plan = chain.plan(f"first@{LAST + 2}")
@@ -99,13 +99,13 @@ def test_a_point_is_a_target_by_its_name(chain):
     assert (plan.target.kind, lines_of(plan)) == ("point", [LAST, LAST, LAST])
 
 
-def test_a_plan_without_pins_is_read_as_before(chain):
+def test_a_plan_from_before_pins_can_be_read(chain):
     chain.pin()
     text = chain.plan("first@2", pins=False).model_dump_json(exclude={"queries": {"__all__": {"kept_in", "point"}}})
     assert RewindPlan.model_validate_json(text).queries[0].kept_in is None
 
 
-def test_a_query_that_was_pinned_before_its_first_batch_may_begin_anew(tmp_path):
+def test_a_query_that_was_pinned_before_its_first_batch_can_restart_from_its_start(tmp_path):
     late = WrittenQuery(tmp_path / "checkpoints" / "late")
     plan = RewindRequest([str(late.folder)], "", ())
     take_pin(PinRequest(plan, tmp_path / "late-pins", "empty"), NOW_MS)
@@ -137,30 +137,30 @@ def missing(path):
 
 @pytest.mark.parametrize("file", ["state/0/0/8.delta", "offsets/7", "commits/6", "metadata"])
 @pytest.mark.parametrize("harm", [changed, shortened, missing])
-def test_damage_to_a_pinned_file_is_told_and_never_used(chain, harm, file):
+def test_a_damaged_pinned_file_is_reported_and_never_used(chain, harm, file):
     kept = chain.pin("before").kept
     chain.pin("whole", now_ms=NOW_MS + 1)
     chain.run(10)
-    chain.let_go(BATCHES + 5)
+    chain.clean_up(BATCHES + 5)
     own = kept.folder / "queries" / "0" / file
     shutil.copy(own, own.with_suffix(".tmp"))
     own.with_suffix(".tmp").replace(own)  # a link would harm the other point, too
     harm(own)
-    told = report_points(chain.pins)
-    assert [bool(each.gone) for each in told.points] == [True, False]
-    assert f"queries/0/{file}" in told.points[0].gone[0]
+    report = report_points(chain.pins)
+    assert [bool(each.gone) for each in report.points] == [True, False]
+    assert f"queries/0/{file}" in report.points[0].gone[0]
     assert query_of(chain.plan(f"first@{LAST}"), "first").point == "whole"
     unpin(chain.pins, "whole")
     with pytest.raises(RewindOutOfReach):
         chain.plan(f"first@{LAST}")
 
 
-def test_a_pinned_state_that_is_damaged_is_passed_over_with_its_reason(chain):
+def test_a_damaged_pinned_state_is_skipped_with_its_reason(chain):
     chain.pin("old")
     chain.run(1)
     kept = chain.pin("new", now_ms=NOW_MS + 1).kept
     chain.run(10)
-    chain.let_go(BATCHES + 5)
+    chain.clean_up(BATCHES + 5)
     (kept.folder / "queries" / "2" / "state" / "0" / "0" / f"{BATCHES + 1}.delta").unlink()
     plan = chain.plan(f"first@{BATCHES}")
     assert (lines_of(plan), query_of(plan, "last").point) == ([BATCHES, BATCHES, LAST], "old")
@@ -168,15 +168,15 @@ def test_a_pinned_state_that_is_damaged_is_passed_over_with_its_reason(chain):
     assert (passed.point, "is missing" in passed.why) == (BATCHES, True)
 
 
-def test_a_manifest_that_is_damaged_is_told_and_left_out(chain):
+def test_a_damaged_manifest_is_reported_and_left_out(chain):
     kept = chain.pin("before").kept
     (kept.folder / "point.json").write_text('{"format": 1}')
-    [told] = report_points(chain.pins).points
-    assert "its point.json is damaged" in told.gone[0]
+    [report] = report_points(chain.pins).points
+    assert "its point.json is damaged" in report.gone[0]
     assert any("is left out: its point.json is damaged" in note for note in chain.plan("first@2").notes)
 
 
-def test_a_version_that_its_table_has_lost_is_told(chain):
+def test_a_version_that_its_table_has_lost_is_reported(chain):
     chain.pin("before")
     log = chain.tables[0].root / "_delta_log"
     chain.run(1)
@@ -185,15 +185,15 @@ def test_a_version_that_its_table_has_lost_is_told(chain):
     )
     (chain.tables[0].root / "part-3.parquet").unlink()
     shutil.rmtree(chain.tables[1].root)
-    [told] = report_points(chain.pins).points
-    assert "data file part-3.parquet of version 7 is missing (VACUUM)" in told.gone[0]
-    assert "silver" in told.gone[1]
+    [report] = report_points(chain.pins).points
+    assert "data file part-3.parquet of version 7 is missing (VACUUM)" in report.gone[0]
+    assert "silver" in report.gone[1]
 
 
-# -- the past of a query ---------------------------------------------------------------------------------------------------
+# -- the history of a query ------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_that_was_done_again_is_not_the_one_that_was_pinned(chain):
+def test_a_repeated_batch_is_not_the_pinned_one(chain):
     chain.pin("before")
     redone(chain.queries[2], 5)
     chain.queries[2].batch(chain.tables[1].at(6), state=True, at_ms=NOW_MS - 1000)
@@ -206,10 +206,10 @@ def test_a_batch_that_was_done_again_is_not_the_one_that_was_pinned(chain):
         chain.plan("before")
 
 
-def test_what_the_log_has_let_go_of_is_not_taken_for_the_past_of_another_folder(chain):
+def test_a_pin_of_a_deleted_batch_is_not_used_for_another_folder(chain):
     chain.pin("before")
     chain.run(10)
-    chain.let_go(BATCHES + 5)
+    chain.clean_up(BATCHES + 5)
     replaced(chain.queries[0])
     with pytest.raises(RewindOutOfReach):
         chain.plan(f"first@{LAST}")
@@ -218,7 +218,7 @@ def test_what_the_log_has_let_go_of_is_not_taken_for_the_past_of_another_folder(
 # -- the budget ------------------------------------------------------------------------------------------------------------
 
 
-def test_bytes_are_counted_once_however_many_points_hold_a_file(chain):
+def test_bytes_of_a_file_in_several_points_are_counted_once(chain):
     one = chain.pin("a").kept
     first = report_points(chain.pins).held_bytes
     chain.pin("b", now_ms=NOW_MS + 1)
@@ -227,7 +227,7 @@ def test_bytes_are_counted_once_however_many_points_hold_a_file(chain):
     assert report_points(chain.pins).held_bytes < 2 * first - linked + 1000
 
 
-def test_over_the_budget_the_oldest_points_without_a_name_go_first(chain):
+def test_over_the_budget_the_oldest_unnamed_points_are_dropped_first(chain):
     kept = [chain.pin(), chain.pin("named", now_ms=NOW_MS + 1), chain.pin(now_ms=NOW_MS + 2)]
     chain.run(1)
     slack = (
@@ -240,7 +240,7 @@ def test_over_the_budget_the_oldest_points_without_a_name_go_first(chain):
     assert report_points(chain.pins).held_bytes <= budget
 
 
-def test_a_named_point_never_goes_for_another_one(chain):
+def test_a_named_point_is_never_dropped_for_another(chain):
     chain.pin("named")
     chain.pin(now_ms=NOW_MS + 1)
     before = content_of(chain.pins / "points")
@@ -252,7 +252,7 @@ def test_a_named_point_never_goes_for_another_one(chain):
 @pytest.mark.parametrize(
     "content", ["{", '{"format": 99, "id": "x", "name": "named"}', None], ids=["torn", "newer", "gone"]
 )
-def test_a_point_that_cannot_be_read_never_goes_for_another_one(chain, content):
+def test_an_unreadable_point_is_never_dropped_for_another(chain, content):
     broken = chain.pin("named").kept.folder
     (broken / "point.json").unlink() if content is None else (broken / "point.json").write_text(content)
     unnamed = chain.pin(now_ms=NOW_MS + 1).kept.folder
@@ -263,7 +263,7 @@ def test_a_point_that_cannot_be_read_never_goes_for_another_one(chain, content):
     assert points_in(chain.pins) == [unnamed.name]
 
 
-def test_a_point_is_taken_away_by_its_name_or_id(chain):
+def test_a_point_is_unpinned_by_its_name_or_id(chain):
     named, other = chain.pin("a"), chain.pin(now_ms=NOW_MS + 1)
     unpin(chain.pins, "a")
     assert points_in(chain.pins) == [other.kept.folder.name]
@@ -274,7 +274,7 @@ def test_a_point_is_taken_away_by_its_name_or_id(chain):
     assert not named.kept.folder.exists()
 
 
-def test_mistakes_are_told(chain, tmp_path):
+def test_wrong_names_and_folders_are_refused(chain, tmp_path):
     chain.pin("a")
     with pytest.raises(ConfigInvalid, match="holds a point 'a' already"):
         chain.pin("a")
@@ -286,7 +286,7 @@ def test_mistakes_are_told(chain, tmp_path):
         chain.pin("b")
 
 
-def test_a_power_failure_loses_no_name_that_leads_to_a_point(chain, tmp_path, monkeypatch):
+def test_a_power_failure_loses_no_folder_that_leads_to_a_point(chain, tmp_path, monkeypatch):
     chain.pins = tmp_path / "backup" / "today" / "pins"
     durable = synced(monkeypatch)
     chain.pin()
@@ -296,14 +296,14 @@ def test_a_power_failure_loses_no_name_that_leads_to_a_point(chain, tmp_path, mo
 # -- while queries run -----------------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_vanishes_while_it_is_linked_makes_it_try_again_on_a_newer_line(chain, monkeypatch):
-    """The query's cleaning comes in between the search for the line and the links."""
+def test_a_file_that_vanishes_during_the_pin_makes_it_retry_on_a_newer_line(chain, monkeypatch):
+    """The query's clean-up runs between the search for the line and the links."""
     real, tries = state_copy.copy_state, []
 
     def copy_state(*given, **options):
         if not tries:
             chain.run(6)
-            chain.let_go(BATCHES + 3)
+            chain.clean_up(BATCHES + 3)
         tries.append(1)
         return real(*given, **options)
 
@@ -313,7 +313,7 @@ def test_a_file_that_vanishes_while_it_is_linked_makes_it_try_again_on_a_newer_l
     assert len(points_in(chain.pins)) == 1
 
 
-def test_it_gives_up_with_an_error_and_leaves_nothing(chain, monkeypatch):
+def test_a_pin_that_fails_raises_an_error_and_leaves_no_point(chain, monkeypatch):
     def copy_state(query, *given, **options):
         raise FileNotFoundError(2, "No such file", str(query.folder / "state" / "0" / "0" / "1.delta"))
 
@@ -328,8 +328,8 @@ def test_a_newest_state_that_is_damaged_is_not_pinned(chain):
     assert batches_of(chain.pin()) == [LAST, LAST, LAST - 1]
 
 
-def test_a_check_that_takes_the_newest_on_trust_is_caught(chain, monkeypatch):
-    """The same with a planted bug: it would fail to copy, and pin nothing."""
+def test_a_pin_without_a_check_of_the_newest_state_is_caught(chain, monkeypatch):
+    """Planted bug for the test above: the copy fails, and no point is pinned."""
     state(chain.queries[2], LAST).unlink()
     real = pinning.find_line
     monkeypatch.setattr(pinning, "find_line", lambda intervals, allowed, **_: real(intervals, allowed))

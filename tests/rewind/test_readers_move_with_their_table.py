@@ -1,4 +1,4 @@
-"""Where a reader goes on in a table that went back: it meets what it had not read, once, and nothing that is undone."""
+"""A reader of a rolled-back table reads the rest of the kept versions once, and no undone version."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def at(version: int, index: int = -1, *, snapshot: bool = False) -> DeltaPositio
         (at(0), -1),  # nothing at all is read
     ],
 )
-def test_what_a_reader_takes_for_granted(position, base):
+def test_the_base_is_the_last_version_that_a_reader_has_read_completely(position, base):
     assert base_of(position) == base
 
 
@@ -43,20 +43,20 @@ def test_versions_that_a_reader_has_not_read_follow_again():
 
 
 @pytest.mark.parametrize("position", [at(8), at(7, 0), at(7, 0, snapshot=True), at(3)])
-def test_a_reader_of_what_is_undone_has_no_place(position):
+def test_a_reader_of_an_undone_version_has_no_position(position):
     with pytest.raises(ValueError, match="is not between version 3 and the end of version 6"):
         Shift(3, 6, 10).moved(position)
 
 
-def test_the_rest_of_an_offset_stays_as_delta_wrote_it():
+def test_other_fields_of_an_offset_stay_as_delta_wrote_them():
     text = '{"sourceVersion":1,"reservoirId":"t","reservoirVersion":5,"index":2,"isStartingVersion":false}'
     found = json.loads(moved_text(text, Shift(3, 6, 10), at(5, 2)))
     assert found == json.loads(text) | {"reservoirVersion": 12}
 
 
 @given(st.data())
-def test_a_reader_reads_the_same_files_after_its_place_as_it_would_have_up_to_the_line(data):
-    """Versions as lists of files; the log is extended as the commits extend it, and read from both places."""
+def test_a_moved_reader_reads_the_same_files_up_to_the_line(data):
+    """Versions are lists of files; the log is extended as the commits extend it, and read from both positions."""
     log = data.draw(st.lists(st.lists(st.integers(), max_size=3), min_size=1, max_size=8))
     line = data.draw(st.integers(0, len(log) - 1))
     places = []

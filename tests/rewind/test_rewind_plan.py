@@ -1,4 +1,4 @@
-"""What a plan says of queries that are joined by Delta tables: the batch of each, what forced it, what is undone."""
+"""A plan for queries joined by Delta tables names each query's batch, its cause, and the undone batches."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from spark_rewind.plan import RewindPlan
 
 
 class Chain:
-    """enrich -> bronze -> totals -> gold: each batch of `enrich` is one version, `totals` takes one version a batch."""
+    """Queries enrich -> bronze -> totals -> gold: a batch of `enrich` is one version, `totals` reads one per batch."""
 
-    def __init__(self, folder: Path, batches: int = 6, behind: int = 1) -> None:
+    def __init__(self, folder: Path, batches: int = 6, lag: int = 1) -> None:
         self.enrich = WrittenQuery(folder / "enrich")
         self.totals = WrittenQuery(folder / "totals")
         self.bronze = WrittenTable(folder / "bronze")
@@ -30,8 +30,8 @@ class Chain:
         for number in range(batches):
             self.enrich.batch(number, state=True)
             self.bronze.version((self.enrich.query, number), at_ms=began(number, 1000))
-            if number >= behind:
-                self.take(number - behind)
+            if number >= lag:
+                self.take(number - lag)
 
     def take(self, version: int) -> None:
         number = self.totals.batch(self.bronze.at(version + 1), state=True, at_ms=began(version + 1, 2000))
@@ -46,7 +46,7 @@ def chain(tmp_path: Path) -> Chain:
     return Chain(tmp_path)
 
 
-def test_who_read_an_undone_version_goes_back_before_it(chain):
+def test_a_reader_of_an_undone_version_rolls_back_before_it(chain):
     plan = chain.plan("enrich@2")
     assert [(each.name, each.batch, each.state_version) for each in plan.queries] == [
         ("enrich", 2, 3),
@@ -71,7 +71,7 @@ def test_each_step_names_the_batch_that_forced_it(chain):
     ]
 
 
-def test_a_reader_that_goes_back_alone_reads_again_what_its_source_still_has(chain):
+def test_a_reader_that_rolls_back_alone_reads_its_source_again(chain):
     plan = chain.plan("totals@1")
     assert query_of(plan, "enrich").stays
     assert table_of(plan, chain.bronze.root).stays
@@ -79,8 +79,8 @@ def test_a_reader_that_goes_back_alone_reads_again_what_its_source_still_has(cha
     assert (again.reader, again.first, again.last) == ("totals", 2, 5)
 
 
-def test_a_query_goes_back_when_its_table_does(chain):
-    """`--to TABLE@VERSION`: what the table no longer holds would be lost if its writer went on."""
+def test_a_query_rolls_back_with_its_table(chain):
+    """With `--to TABLE@VERSION`, the table's later batches would be lost if its writer continued."""
     plan = chain.plan("gold@2")
     assert (query_of(plan, "totals").batch, query_of(plan, "enrich").stays) == (2, True)
     [target, why] = query_of(plan, "totals").reasons
@@ -88,14 +88,14 @@ def test_a_query_goes_back_when_its_table_does(chain):
     assert why.sentence.endswith(f"table {chain.gold.root} at version 2 does not hold its batches 3 to 4")
 
 
-def test_a_time_is_compared_with_when_batches_were_committed(chain):
+def test_a_time_is_compared_with_the_commits_of_batches(chain):
     moment = began(3, 5000)  # enrich's batch 3 is committed at this moment, totals' batch 2 two seconds later
     plan = chain.plan("2023-11-14T22:13:55Z")
     assert plan.target.most == moment
     assert [(each.name, each.batch) for each in plan.queries] == [("enrich", 3), ("totals", 1)]
 
 
-def test_versions_that_are_undone_say_who_wrote_them(chain):
+def test_undone_versions_name_their_writers(chain):
     chain.bronze.version(("somebody-else", 7), at_ms=began(9))
     chain.bronze.version(at_ms=began(9))
     plan = chain.plan("enrich@4")
@@ -109,8 +109,8 @@ def test_versions_that_are_undone_say_who_wrote_them(chain):
     assert any("written outside of these queries: 7" in note for note in plan.notes)
 
 
-def test_an_unfinished_batch_stays_when_nothing_makes_it_go(chain):
-    """Spark runs it again with the same ends, and the table swallows what it has already."""
+def test_an_unfinished_batch_stays_unless_its_input_is_undone(chain):
+    """Spark runs it again with the same end offsets, and the table skips a batch that it has."""
     chain.enrich.batch(6, state=True, commit=False)
     chain.bronze.version((chain.enrich.query, 6))
     plan = chain.plan("totals@3")
@@ -120,12 +120,12 @@ def test_an_unfinished_batch_stays_when_nothing_makes_it_go(chain):
     assert table_of(chain.plan("enrich@5"), chain.bronze.root).version == 5
 
 
-def test_a_part_of_a_version_that_was_read_is_read(chain):
+def test_a_partly_read_version_counts_as_read(chain):
     chain.totals.batch(chain.bronze.at(5, index=0), state=True)
     assert query_of(chain.plan("enrich@4"), "totals").batch == 4
 
 
-def test_a_batch_whose_state_is_gone_is_passed_over_and_told(chain):
+def test_a_batch_without_its_state_is_skipped_with_a_reason(chain):
     for version in (3, 2):
         (chain.totals.folder / "state" / "0" / "0" / f"{version}.delta").unlink()
     plan = chain.plan("enrich@2")
@@ -137,7 +137,7 @@ def test_a_batch_whose_state_is_gone_is_passed_over_and_told(chain):
     ]
 
 
-def test_a_table_whose_files_were_vacuumed_goes_further_back(chain):
+def test_a_table_with_vacuumed_files_rolls_back_further(chain):
     chain.bronze.version(removed=["part-1.parquet"])
     (chain.bronze.root / "part-1.parquet").unlink()
     plan = chain.plan("enrich@3")
@@ -146,7 +146,7 @@ def test_a_table_whose_files_were_vacuumed_goes_further_back(chain):
     assert bronze.passed_over[0].why == "data file part-1.parquet of version 3 is missing (VACUUM)"
 
 
-def test_a_log_that_was_cleaned_up_ends_what_can_be_gone_back_to(chain):
+def test_a_cleaned_up_log_limits_the_reachable_versions(chain):
     log = chain.bronze.root / "_delta_log"
     txn = pa.StructArray.from_arrays([pa.array([chain.enrich.query]), pa.array([3])], ["appId", "version"])
     ids = pa.StructArray.from_arrays([pa.array([chain.bronze.id])], ["id"])
@@ -159,8 +159,8 @@ def test_a_log_that_was_cleaned_up_ends_what_can_be_gone_back_to(chain):
     assert "--to enrich@4" in raised.value.hint
 
 
-def test_a_target_out_of_reach_names_the_nearest_that_is_not(chain):
-    """The log has let go of its oldest batches, as Spark does after `minBatchesToRetain`."""
+def test_an_unreachable_target_names_the_nearest_reachable_one(chain):
+    """The log lacks its oldest batches, as Spark deletes them after `minBatchesToRetain`."""
     for number in range(3):
         (chain.enrich.folder / "offsets" / str(number)).unlink()
         (chain.enrich.folder / "commits" / str(number)).unlink()
@@ -172,7 +172,7 @@ def test_a_target_out_of_reach_names_the_nearest_that_is_not(chain):
 
 
 @pytest.mark.parametrize("named", ["bronze", "path"])
-def test_a_table_that_is_out_of_reach_is_named_as_a_target_is_written(chain, named):
+def test_the_nearest_target_of_a_table_can_be_used_as_written(chain, named):
     for log in ("offsets", "commits"):
         for number in range(3):
             (chain.enrich.folder / log / str(number)).unlink()
@@ -184,7 +184,7 @@ def test_a_table_that_is_out_of_reach_is_named_as_a_target_is_written(chain, nam
     assert (chain.plan(found).target.text, table_of(chain.plan(found), chain.bronze.root).version) == (found, 3)
 
 
-def test_an_unknown_target_lists_names_that_can_be_written(chain):
+def test_an_unknown_target_lists_names_that_can_be_used(chain):
     with pytest.raises(ConfigInvalid) as raised:
         chain.plan("silver@1")
     for each in raised.value.hint.removeprefix("there are: ").split(", "):
@@ -201,8 +201,8 @@ def test_the_nearest_is_reached_by_time_too(chain):
     assert [each.batch for each in chain.plan(found).queries] == [3, 1]
 
 
-def test_a_plan_is_of_the_state_it_was_made_from(chain):
-    """Another batch makes another digest; so a plan that is no longer true can be told."""
+def test_a_plan_has_a_digest_of_each_query_and_table(chain):
+    """A new batch changes the digest, so an outdated plan is detected."""
     first, same = chain.plan("enrich@2"), chain.plan("enrich@2")
     chain.totals.batch(chain.bronze.at(6), state=True)
     later = chain.plan("enrich@2")
@@ -211,7 +211,7 @@ def test_a_plan_is_of_the_state_it_was_made_from(chain):
     assert table_of(first, chain.gold.root).digest == table_of(later, chain.gold.root).digest
 
 
-def test_a_plan_is_read_back_as_it_was_printed(chain):
+def test_a_printed_plan_is_read_unchanged(chain):
     plan = chain.plan("enrich@2")
     assert RewindPlan.model_validate_json(plan.model_dump_json()) == plan
     assert (plan.format, plan.made_at_ms) == (1, NOW_MS)
@@ -226,7 +226,7 @@ def test_tables_are_found_below_a_folder_and_around_a_checkpoint(tmp_path):
     assert [each.path for each in plan.tables] == [str(chain.bronze.root), str(chain.gold.root)]
 
 
-def test_a_query_without_a_batch_has_nothing_to_lose(tmp_path):
+def test_a_query_without_a_batch_stays(tmp_path):
     chain = Chain(tmp_path)
     new = WrittenQuery(tmp_path / "new")
     plan = planned([*chain.folders, new.folder], "enrich@2", chain.tables)
@@ -234,7 +234,7 @@ def test_a_query_without_a_batch_has_nothing_to_lose(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("to", "told"),
+    ("to", "message"),
     [
         ("yesterday", "neither a time nor NAME@NUMBER"),
         ("2023-11-14T22:13:55", "in which time zone?"),
@@ -245,13 +245,13 @@ def test_a_query_without_a_batch_has_nothing_to_lose(tmp_path):
         ("3", "of which query?"),
     ],
 )
-def test_a_target_that_is_a_mistake_is_told(chain, to, told):
-    with pytest.raises(ConfigInvalid, match=told):
+def test_a_wrong_target_is_refused(chain, to, message):
+    with pytest.raises(ConfigInvalid, match=message):
         chain.plan(to)
 
 
-def test_partitions_are_listed_of_queries_that_go_back_only(chain, monkeypatch):
-    """How long a plan takes is measured in `benchmarks/inside/rewind_plans.py`; this is what most of it hangs on."""
+def test_only_queries_that_roll_back_have_their_partitions_listed(chain, monkeypatch):
+    """Most of a plan's time is listings; `benchmarks/inside/rewind_plans.py` measures it."""
     listed = []
     real = state_versions.numbered_folders
     monkeypatch.setattr(state_versions, "numbered_folders", lambda folder: listed.append(folder) or real(folder))
@@ -259,7 +259,7 @@ def test_partitions_are_listed_of_queries_that_go_back_only(chain, monkeypatch):
     assert {each.parent.parent.name for each in listed if each.name == "0"} == {"totals"}
 
 
-def test_each_input_file_is_looked_for_once_however_many_batches_there_are(tmp_path, monkeypatch):
+def test_each_input_file_is_looked_up_once_for_all_batches(tmp_path, monkeypatch):
     query, log = WrittenQuery(tmp_path / "query"), tmp_path / "query" / "sources" / "0"
     log.mkdir(parents=True)
     for number in range(6):

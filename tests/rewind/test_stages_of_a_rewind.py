@@ -1,4 +1,4 @@
-"""What a call has to do follows from how far earlier ones came: before the decision away with it, after it forward."""
+"""A call continues from the phases of earlier ones: before the decision it cleans up, after it it completes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs planted in what a sink does about rows that it was sent before their epoch was decided."""
+"""Bugs planted in a sink's early sends: rows that it gets before their epoch commits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spark_ckpt.connector_parts.sent_ahead import SentAhead
 
 
 def rows_are_committed_before_the_decision(patch):
-    """The marker comes with the decision; what is in the transaction is not sent again."""
+    """The rows are committed early, the marker with the decision; rows in the transaction are not sent again."""
     send_ahead = SparkSink.send_ahead
 
     def committed(sink, shared, staged, how, session):
@@ -21,19 +21,19 @@ def rows_are_committed_before_the_decision(patch):
 
 
 def rows_of_an_attempt_that_was_given_up_stay_in_the_transaction(patch):
-    """Neither is the transaction aborted when the epoch is, nor when files are sent under another number: they go beside."""
+    """The transaction is aborted neither with its epoch nor for files with another number, which are added to it."""
 
-    def beside(sink, epoch, incarnation, files):
+    def keeps_them(sink, epoch, incarnation, files):
         sent = sink.ahead
         rest = sent.rest_of(epoch, incarnation, [file.path for file in files]) if sent else None
         return files if rest is None else files[len(files) - len(rest) :]
 
-    patch(SparkSink, "rest_of", beside)
+    patch(SparkSink, "rest_of", keeps_them)
     patch(SparkDriver, "drop_ahead", lambda driver, sink: driver.lanes[sink.name].waiting.popleft())
 
 
 def what_was_sent_ahead_is_sent_again(patch):
-    """The epoch's files go into the transaction that holds some of them already."""
+    """All files of the epoch go into the transaction, which holds some of them already."""
     rest_of = SentAhead.rest_of
 
     def everything(sent, epoch, incarnation, files):
@@ -43,7 +43,7 @@ def what_was_sent_ahead_is_sent_again(patch):
 
 
 def a_new_incarnation_commits_what_a_zombie_has_open(patch):
-    """Opening a publisher aborts nothing, and nobody asks whose rows they are."""
+    """Opening a publisher aborts no transaction, and the owner of the rows is not checked."""
 
     def opened(sink, incarnation):
         sink.fence, sink.session = incarnation, sink.session + 1
@@ -68,7 +68,7 @@ def rows_of_a_later_batch_are_sent_in_front(patch):
 
 
 def a_transaction_that_timed_out_is_committed_as_if_it_were_whole(patch):
-    """Its rows are gone; what was sent is not asked for again."""
+    """Its rows are lost and are not sent again."""
 
     def lost(sink):
         sink.ahead_rows = []
@@ -77,7 +77,7 @@ def a_transaction_that_timed_out_is_committed_as_if_it_were_whole(patch):
 
 
 def a_commit_that_comes_late_counts_behind_its_successor(patch):
-    """The newer publisher's init does not refuse it."""
+    """The newer publisher's init does not fence the late commit."""
     lose = SparkSink.lose
 
     def kept(sink):

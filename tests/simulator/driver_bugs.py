@@ -24,7 +24,7 @@ Patch = pytest.MonkeyPatch
 
 
 class CountsFromItsFirstLook(Standby):
-    """A renewal does not begin the term anew."""
+    """A renewal does not restart the term."""
 
     def _learn(self, event: LeaseRead) -> None:
         known = self.watched
@@ -34,45 +34,45 @@ class CountsFromItsFirstLook(Standby):
 
 
 class CountsOutages(Standby):
-    """While the log cannot be read its holder is silent, too."""
+    """Counts an outage of the log as the holder's silence."""
 
     def __init__(self, margin_ms: int, gap_ms: int) -> None:
         super().__init__(margin_ms, 100 * gap_ms)
 
 
 class WaitsThoughReturned(Standby):
-    """A lease that was returned is waited for."""
+    """Waits for a returned lease too."""
 
     def _on_read(self, event: LeaseRead) -> list[Effect]:
         return super()._on_read(replace(event, free=False))
 
 
 class NeverTires(Standby):
-    """Silence is no end."""
+    """Never takes silence for an end."""
 
     def _on_read(self, event: LeaseRead) -> list[Effect]:
         return super()._on_read(replace(event, ttl_ms=100 * event.ttl_ms))
 
 
 class TakesTheTermForLess(Standby):
-    """Half a term is enough."""
+    """Takes over after half a term."""
 
     def _on_read(self, event: LeaseRead) -> list[Effect]:
         return super()._on_read(replace(event, ttl_ms=event.ttl_ms // 2))
 
 
 def no_token(patch: Patch) -> None:
-    """A lease that was seen to end is taken, also if it has been renewed since."""
+    """A lease that was seen to end is taken over, also if it has been renewed since."""
     patch.setattr(proposals, "refuse_if_moved", lambda log_state, token: None)
 
 
 def no_fence(patch: Patch) -> None:
-    """Rows of an incarnation that was replaced are appended."""
+    """Rows of a replaced incarnation are appended."""
     patch.setattr(proposals, "fence", lambda log_state, incarnation: None)
 
 
 def no_compare(patch: Patch) -> None:
-    """A row is appended, whatever came since its author has read the log."""
+    """A row is appended, even if other rows came after its author's read."""
     shipped = JobLog.append
 
     def append(self: JobLog, new: NewRow, seen: int) -> LogRow:
@@ -82,7 +82,7 @@ def no_compare(patch: Patch) -> None:
 
 
 def renews_what_was_returned(patch: Patch) -> None:
-    """A renewal that was on its way takes a returned lease back."""
+    """A pending renewal renews a returned lease."""
 
     def heartbeat(before: LogState, by: int, expires_ms: int) -> NewRow:
         proposals.fence(before, by)
@@ -92,12 +92,12 @@ def renews_what_was_returned(patch: Patch) -> None:
 
 
 def returns_anybodys(patch: Patch) -> None:
-    """Who was replaced returns its successor's lease."""
+    """A replaced driver returns its successor's lease."""
     patch.setattr(proposals, "release", lambda log_state, record: proposals.row_of(record, record.incarnation))
 
 
 def epochs_do_not_renew(patch: Patch) -> None:
-    """A standby does not see that an epoch renews the lease."""
+    """A standby ignores that an epoch renews the lease."""
     shipped = log_state.with_epochs
 
     def epochs(before: LogState, briefs: Sequence[EpochBrief], at: At) -> LogState:
@@ -108,7 +108,7 @@ def epochs_do_not_renew(patch: Patch) -> None:
 
 
 def keeps_nothing(patch: Patch) -> None:
-    """An incarnation that ends and goes on is taken for one that returns its lease."""
+    """An incarnation that ends and keeps its lease counts as one that returns it."""
     shipped = log_state.FOLDS[Released]
 
     def released(before: LogState, record: Released, at: At) -> LogState:
@@ -129,7 +129,7 @@ def numbers_again(patch: Patch) -> None:
 
 
 def decides_without_reading(patch: Patch) -> None:
-    """An epoch is decided on the newest one, whoever's it is."""
+    """An epoch commits on top of the newest one, also of another incarnation."""
     shipped = proposals.epoch
 
     def epoch(before: LogState, manifest: Manifest, now_ms: int, index: int = 0) -> NewRow | None:
@@ -141,7 +141,7 @@ def decides_without_reading(patch: Patch) -> None:
 
 
 def nothing(patch: Patch) -> None:
-    """The log is as it ships."""
+    """Leaves the log unchanged."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Planted:
 
     @property
     def name(self) -> str:
-        """As it is told."""
+        """Name in reports."""
         if self.plant is not nothing:
             return self.plant.__name__
         return "RestartsByTheWallClock" if self.rules.restarts is None else self.rules.standby.__name__

@@ -1,4 +1,4 @@
-"""Bugs planted in what an incarnation does about edges: each changes one thing, in its core as it is made or in one function."""
+"""Bugs planted in an incarnation's edges: each changes one thing, in its core after its creation or in one function."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def logs(core):
     return core.cut.builder.edges.logs.values()
 
 
-# -- where an incarnation begins ----------------------------------------------------------------------------------------
+# -- begin of an incarnation --------------------------------------------------------------------------------------------
 
 
 def what_was_in_flight_is_not_put_back(core):
@@ -44,11 +44,11 @@ def consumed_rows_count_from_what_was_produced(core):
         log.consumed_rows += log.rows
 
 
-# -- what a batch does --------------------------------------------------------------------------------------------------
+# -- batches ------------------------------------------------------------------------------------------------------------
 
 
 def a_batchs_own_segments_come_into_the_next_cut(core):
-    """The cut is taken as if the barrier's batch had not put anything on yet."""
+    """The cut is taken without the segments of the barrier's batch."""
     for log in logs(core):
         late = []
 
@@ -100,7 +100,7 @@ def a_loop_at_work_is_idle(core):
     builder.add = adds
 
 
-# -- what belongs to an epoch -------------------------------------------------------------------------------------------
+# -- content of an epoch ------------------------------------------------------------------------------------------------
 
 
 def the_cut_is_of_the_epochs_beginning(core):
@@ -142,11 +142,11 @@ def an_aborted_epochs_segments_are_given_up_twice(core):
     builder.aborted = doubles
 
 
-# -- what is given up ---------------------------------------------------------------------------------------------------
+# -- released segments --------------------------------------------------------------------------------------------------
 
 
 def an_aborted_epoch_gives_up_what_it_consumed(core):
-    """Its batches belong to the next epoch, and so does what they consumed: the base may name it."""
+    """Its batches and their consumed segments belong to the next epoch, and the base may name these segments."""
     builder, aborted, pending = core.cut.builder, core.cut.builder.aborted, {}
     decided = builder.committed
 
@@ -177,7 +177,7 @@ def what_is_still_in_flight_is_given_up(core):
     builder.committed = everything
 
 
-# -- when ---------------------------------------------------------------------------------------------------------------
+# -- drain --------------------------------------------------------------------------------------------------------------
 
 
 def a_job_has_drained_although_rows_are_in_flight(core):

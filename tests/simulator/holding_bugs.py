@@ -1,4 +1,4 @@
-"""Bugs planted in what an epoch holds back for a later publish."""
+"""Bugs planted in deferred rows, which an epoch keeps for a later publish."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from spark_ckpt.coordination.publication import DeferredRows
 
 
 class Forgetful(DeferredRows):
-    """What the epoch before held back is not in the next one."""
+    """Deferred rows of the epoch before are not in the next one."""
 
     def divided(self, staged, reason, now_ms):
         self.held = {}
@@ -14,7 +14,7 @@ class Forgetful(DeferredRows):
 
 
 class Repeating(DeferredRows):
-    """What is published is held back as well."""
+    """Published rows are deferred as well."""
 
     def divided(self, staged, reason, now_ms):
         outputs, held = super().divided(staged, reason, now_ms)
@@ -22,7 +22,7 @@ class Repeating(DeferredRows):
 
 
 class Hasty(DeferredRows):
-    """An epoch's own rows are published at once, those from before stay back."""
+    """An epoch's own rows are published at once, earlier ones stay deferred."""
 
     def divided(self, staged, reason, now_ms):
         before = dict(self.held)
@@ -32,14 +32,14 @@ class Hasty(DeferredRows):
 
 
 class Endless(DeferredRows):
-    """A final epoch is divided as any other."""
+    """A final epoch defers rows like any other."""
 
     def divided(self, staged, reason, now_ms):
         return super().divided(staged, "interval", now_ms)
 
 
 class Backwards(DeferredRows):
-    """What was held back comes last."""
+    """Deferred rows are published last."""
 
     def divided(self, staged, reason, now_ms):
         held, self.held = self.held, {}

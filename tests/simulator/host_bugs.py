@@ -1,6 +1,6 @@
 """Bugs planted in the epoch protocol of an incarnation: each replaces one method or value of it, or of one of its parts.
 
-All of them are public: the handlers `on_*` that the table names, and the attributes of `Cut`, `Publication` and their parts.
+All of them are public: handlers `on_*` of the table, and attributes of `Cut`, `Publication` and their parts.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from spark_ckpt.errors import Fenced
 
 
 def core_with(plant):
-    """The shipped protocol with `plant(core)` done to it.
+    """The shipped protocol after `plant(core)`.
 
-    Raises `AttributeError` if the plant sets a name that is not there.
+    Raises `AttributeError` if the plant sets a name that does not exist.
     """
 
     def made(shape, point, acked, standing):
@@ -48,7 +48,7 @@ def core_with(plant):
 
 
 def parts_of(core):
-    """The core and every object of the product that it holds, at any depth."""
+    """The core and every object of the product in it, at any depth."""
     found, todo = [], [core]
     while todo:
         part = todo.pop()
@@ -60,7 +60,7 @@ def parts_of(core):
     return found
 
 
-# -- which batch ends an epoch ------------------------------------------------------------------------------------------
+# -- the batch that ends an epoch ---------------------------------------------------------------------------------------
 
 
 def marker_ends_an_epoch_in_every_batch(core):
@@ -99,17 +99,17 @@ def a_batch_that_ends_before_its_epoch_is_open_is_forgotten(core):
 
 
 def an_epoch_that_waits_to_be_opened_reads_on(core):
-    """Its cut is that of its barrier's batch, not of the newest one."""
+    """It takes the cut of the newest batch instead of its barrier's."""
     take = core.cut.builder.take
     core.cut.builder.take = lambda epoch: replace(take(epoch), cursors=dict(core.cut.cursors))
 
 
 def a_job_drains_with_an_epoch_that_was_complete_before(core):
-    """The final epoch lacks what came behind it."""
+    """The final epoch lacks rows that came after it."""
     core.cut.has_drained = lambda event: event.drained and not any(core.cut.builder.rows_in_flight.values())
 
 
-# -- what belongs to an epoch -------------------------------------------------------------------------------------------
+# -- content of an epoch ------------------------------------------------------------------------------------------------
 
 
 def aborted_rows_are_dropped(core):
@@ -226,7 +226,7 @@ def files_of_later_batches_come_first(core):
     builder.add = adds
 
 
-# -- where an incarnation stands ----------------------------------------------------------------------------------------
+# -- state of an incarnation --------------------------------------------------------------------------------------------
 
 
 def restored_cursors_are_forgotten(core):
@@ -238,7 +238,7 @@ def restored_state_is_forgotten(core):
 
 
 def numbers_go_on_from_the_base(core):
-    """The number of an epoch that was decided is given again."""
+    """The number of a committed epoch is used again."""
     core.last_used = core.last_committed = max(0, core.cut.base.epoch - 1)
 
 
@@ -253,7 +253,7 @@ def the_base_stays_the_restored_epoch(core):
     core.on_epoch_committed = stays
 
 
-def what_is_owed_is_forgotten(core):
+def unpublished_epochs_are_forgotten(core):
     for epochs in core.publication.unpublished.values():
         epochs.clear()
 
@@ -283,7 +283,7 @@ def a_fenced_sink_is_tried_for_ever(core):
     core.handle = taken
 
 
-# -- what sinks are owed ------------------------------------------------------------------------------------------------
+# -- unpublished epochs -------------------------------------------------------------------------------------------------
 
 
 def a_failed_publish_counts_as_done(core):
@@ -340,14 +340,14 @@ def newest_is_the_published_epoch(core):
     core.publication.output = lambda sink, epoch, newest: output(sink, epoch, epoch)
 
 
-def the_decisions_id_is_not_told(core):
+def the_decisions_id_is_not_passed_to_sinks(core):
     output = core.publication.output
     core.publication.output = lambda sink, epoch, newest: replace(
         output(sink, epoch, newest), decision=f"{core.incarnation}/{epoch}"
     )
 
 
-# -- when ---------------------------------------------------------------------------------------------------------------
+# -- intervals and stops ------------------------------------------------------------------------------------------------
 
 
 def an_idle_interval_is_lost(core):
@@ -372,7 +372,7 @@ def an_interval_is_lost_when_a_standby_begins_to_wait(core):
     core.handle = taken
 
 
-def a_job_that_has_drained_is_not_told(core):
+def a_drained_job_does_not_end(core):
     handle = core.handle
     core.handle = lambda event, now_ms: handle(
         replace(event, drained=False) if hasattr(event, "drained") else event, now_ms
@@ -408,7 +408,7 @@ def a_savepoint_names_the_epoch_before(core):
     core.handle = taken
 
 
-# -- what is said of an epoch -------------------------------------------------------------------------------------------
+# -- reports of an epoch ------------------------------------------------------------------------------------------------
 
 
 def aborted_counts_are_dropped(core):
@@ -518,7 +518,7 @@ def rows_are_late_by_their_own_batch(core):
     watermarks.advance = eager
 
 
-# -- whether another incarnation follows --------------------------------------------------------------------------------
+# -- restarts -----------------------------------------------------------------------------------------------------------
 
 
 def an_epoch_is_no_progress(core):
@@ -550,7 +550,7 @@ def a_decision_that_is_overdue_is_taken_for_made(core):
 
 
 def a_decision_that_is_overdue_is_waited_for_for_ever(core):
-    """The driver waits no longer, and nobody ends the incarnation."""
+    """The driver's wait ends, and the incarnation does not."""
     handle = core.handle
     core.handle = lambda event, now_ms: (
         [] if isinstance(event, CommitOverdue) or _is_store_bound(core, event) else handle(event, now_ms)
@@ -586,7 +586,7 @@ PLANTED = [
     restored_state_is_forgotten,
     numbers_go_on_from_the_base,
     the_base_stays_the_restored_epoch,
-    what_is_owed_is_forgotten,
+    unpublished_epochs_are_forgotten,
     a_fence_of_the_log_counts_as_stored,
     a_fenced_sink_is_tried_for_ever,
     a_failed_publish_counts_as_done,
@@ -595,9 +595,9 @@ PLANTED = [
     the_newest_epochs_rows_are_published_for_every_epoch,
     manifests_are_forgotten_when_one_sink_has_them,
     newest_is_the_published_epoch,
-    the_decisions_id_is_not_told,
+    the_decisions_id_is_not_passed_to_sinks,
     an_idle_interval_is_lost,
-    a_job_that_has_drained_is_not_told,
+    a_drained_job_does_not_end,
     votes_are_lost,
     a_stop_is_not_heard,
     a_savepoints_name_is_dropped,

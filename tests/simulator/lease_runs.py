@@ -26,7 +26,7 @@ Complaint = Violation | ProtocolViolation
 
 @dataclass(frozen=True)
 class Run:
-    """One schedule: the world at its end, what was chosen, who complained."""
+    """One schedule: the world at its end, its choices, and the violation if there is one."""
 
     world: LeaseWorld
     trace: Trace
@@ -34,7 +34,7 @@ class Run:
 
 
 class LeaseDriver(Driver):
-    """Some kinds of choices lag, some only at some nodes, in each schedule others."""
+    """Delays other kinds of choices in each schedule, at all nodes or at some."""
 
     KINDS = SLOW
 
@@ -43,7 +43,7 @@ class LeaseDriver(Driver):
         self.slow = {(kind, name) for kind in self.KINDS for name in ("", *world.nodes) if self.draw() < 0.15}
 
     def _work(self) -> Choice | None:
-        """Time passes before anything that lags happens."""
+        """Let time pass before a delayed choice."""
         quick = [choice for choice in self.world.choices() if not self._is_slow(choice)]
         return self.pick(quick or self.world.timers() or self.world.choices())
 
@@ -53,13 +53,13 @@ class LeaseDriver(Driver):
 
 
 class ReturningDriver(LeaseDriver):
-    """Returns lag as well."""
+    """Delays returns as well."""
 
     KINDS = (*SLOW, *RETURNS)
 
 
 def run(seed: int, rules: LeaseRules | None = None, scope: Scope | None = None, steps: int = STEPS) -> Run:
-    """Chaos, calm, drain, verdict."""
+    """Run chaos, calm and drain, and judge."""
     if scope is None:
         scope = Scope(RATES[seed % len(RATES)], SICK if seed % 2 else {})
     world = LeaseWorld(scope, FAULTS, rules)
@@ -69,7 +69,7 @@ def run(seed: int, rules: LeaseRules | None = None, scope: Scope | None = None, 
 def run_returning(
     seed: int, rules: LeaseRules | None = None, world_of: type[ReturningWorld] = ReturningWorld, times: int = 1
 ) -> Run:
-    """The same where leases are returned; `times`: how many usual lives long."""
+    """A run with returned leases; `times`: length in usual runs."""
     scope = Scope(RATES[seed % len(RATES)], SICK if seed % 2 else {})
     world = world_of(scope, RETURN_FAULTS.times(times), rules)
     world.stretch = times

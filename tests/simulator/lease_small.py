@@ -1,8 +1,8 @@
-"""A lease world small enough for all of its states.
+"""A lease world that is small enough to explore all of its states.
 
-Two reductions.  What cannot change anything by waiting happens at once: a report is heard, terms are appended,
-entries are propagated, an answer arrives (waiting only makes a report older, which waiting before the tick does
-too).  And nodes report only what the primary can use.
+Two reductions.  Choices whose delay changes nothing happen at once: a report arrives, terms are appended, entries are
+propagated, an answer arrives (a delay only makes a report older, and so does one before the tick).  And nodes report
+only if the primary can use it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from checkpoint_protocols.lease.messages import LeaseSettings
 
 AT_ONCE = ("hear", "append", "answer", "propagate", "depose")
 TINY = LeaseSettings(rate_percent=50, least_ms=2, first_ms=2, most_ms=2, margin_ms=1, fresh_ms=1, rounds=2)
-"""A lease of two milliseconds of the primary's clock, of which the holder has one of its own."""
+"""A lease of two milliseconds of the primary's clock, of which the holder may use one of its own clock."""
 
 
 def small(
@@ -32,7 +32,7 @@ def small(
 
 
 class SmallWorld(LeaseWorld):
-    """The reductions, and machines without stories."""
+    """The reductions, with machines that keep no recent events."""
 
     def choices(self) -> Sequence[Choice]:
         found = super().choices()

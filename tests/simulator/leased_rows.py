@@ -34,12 +34,12 @@ from spark_ckpt.store.upkeep import UpkeepLog
 
 STANDBY = ProcessId("s")
 TURN = 3
-"""Steps of a whole turn: begin, work, end."""
+"""Steps of a turn: begin, work, end."""
 OUTAGES, REPLACEMENTS, TURNS = 4, 1, 3
 
 
 class FencedForNothing(Violation):
-    """A driver ends for another one that does not exist, or works on under a lease of a job that it has lost."""
+    """A driver is fenced without a successor, or works under a lease of a job that it has lost."""
 
     ORACLE = "U1"
 
@@ -103,7 +103,7 @@ class LeasedRowsWorld(World):
             raise ReusedId(f"a lease is appended again: {leases[-1]}")
 
     def _do_tick(self, between: int, how: str) -> None:
-        """Look as `driver.maintenance.duty` does: take in the end of a turn, hear the note, lease if it is possible."""
+        """Act as `driver.maintenance.duty`: apply the end of a turn, read the note, lease if it is possible."""
         upkeep, out = self.log.state().upkeep, self.rules.out
         if out is not None and upkeep is not None and upkeep.ended is not None and upkeep.token == out.token:
             self.used += 1
@@ -213,7 +213,7 @@ class AppendsAnEndedLeaseAgain(_Planted):
 
 
 class ComparesNoIncarnation(_Planted):
-    """A driver that was replaced leases on."""
+    """A replaced driver issues leases."""
 
     def lease(self, record: UpkeepLeased) -> int:
         self.log.append(lambda _: row_of(record, record.incarnation))

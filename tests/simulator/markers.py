@@ -1,6 +1,6 @@
 """A small protocol that the simulator's own tests run: Chandy-Lamport snapshots, one at a time, and full recovery.
 
-Deliberately plain: its bugs are planted in subclasses.
+It is simple on purpose; its bugs are planted in subclasses.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Worker(MessageMachine[Phase]):
         return [self.writing]
 
     def _on_stored(self, event: Stored) -> list[Effect]:
-        """A write that failed is tried again."""
+        """Repeat a failed write."""
         if not event.ok:
             return [self.writing]
         index = int(event.token.split()[1])
@@ -143,7 +143,7 @@ class Worker(MessageMachine[Phase]):
         return [self._send_control(COORDINATOR, "done", index)]
 
     def _publish(self, message: Envelope) -> list[Effect]:
-        """Rows before the cut that is committed; what is older is not needed any more."""
+        """Publish rows before the committed cut and erase older checkpoints."""
         old = [index for index in self.kept if index < message.index]
         self.kept = [index for index in self.kept if index >= message.index]
         erased: list[Effect] = [Erase(tuple(map(checkpoint_key, old)))] if old else []
@@ -187,7 +187,7 @@ class Coordinator(MessageMachine[Phase]):
         return {"incarnation": self.incarnation, "index": self.index}
 
     def _on_start(self, event: Commanded) -> list[Effect]:
-        """The newest commit again, for those who have not heard."""
+        """Send the newest commit again, for workers that missed it."""
         return [self._timer(1), *self._announce()]
 
     def _announce(self) -> list[Effect]:
@@ -231,7 +231,7 @@ class Coordinator(MessageMachine[Phase]):
 
 
 def plan(failure: Failure) -> RecoveryPlan:
-    """Everybody goes back to the newest commit."""
+    """All processes restore the newest commit."""
     commits = [int(key[1]) for key in failure.records[COORDINATOR] if key[0] == "commit"]
     index = max(commits, default=0)
     parts = {process: _part(failure, process, index) for process in failure.graph.processes}

@@ -1,6 +1,6 @@
-"""Seeds of planted bugs in the order in which they are tried: first the one that condemned the bug when it was measured last.
+"""Seeds of planted bugs in the order of their trial: first the one that condemned the bug in the last measurement.
 
-Any schedule that condemns a bug catches it. The search for the first one is the measurement's, and takes most of its time.
+Any schedule that condemns a bug catches it. Only the measurement searches for the first one, which takes most of its time.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ SHORT: dict[tuple[str, str], int] = {
     ("rules beside it", "an_outage_is_waited_for_for_ever"): 2,
     ("rules beside it", "a_restore_that_takes_the_epoch_before_the_newest"): 2,
 }
-"""Schedules that condemn a bug sooner than the measured one: that one is the first, and may be a long one."""
+"""Shorter schedules that condemn a bug than the measured one, which is the first and may be long."""
 
 
 def seeds_for(where: str, bug: str, seeds: Iterable[int]) -> list[int]:
-    """All of `seeds`, and the measured one before them. `where`: what the measurement calls the rules that have the bug."""
+    """All of `seeds`, after the measured one. `where`: the measurement's name for the rules with the bug."""
     return known_first(SHORT.get((where, bug), _measured().get((where, bug))), seeds)
 
 
 def known_first(known: int | None, seeds: Iterable[int]) -> list[int]:
-    """All of `seeds`, and before them the known one, if there is one."""
+    """All of `seeds`, after the known one if there is one."""
     return [*seeds] if known is None else [known, *(seed for seed in seeds if seed != known)]
 
 

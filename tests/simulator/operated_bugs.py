@@ -1,4 +1,4 @@
-"""Bugs planted in the rules of recovery around damaged, replaced and forgotten output. Each changes shipped code for one test.
+"""Bugs planted in the rules of recovery for damaged, replaced and lost output. Each changes shipped code for one test.
 
 The first ones are faults that shipped once.
 """
@@ -19,8 +19,8 @@ from spark_ckpt.store import epoch_log, proposals
 from spark_ckpt.store.epoch_log import EpochLog
 
 
-def the_way_out_is_the_epoch_before(monkeypatch):
-    """It may hold the same rows back, or be damaged itself."""
+def the_recovery_advice_names_the_epoch_before(monkeypatch):
+    """That epoch may defer the same rows, or be damaged itself."""
 
     def before(log_state, epoch, *_):
         return log_state.by_id[epoch].base if epoch in log_state.by_id else 0
@@ -33,7 +33,7 @@ def sinks_that_have_not_answered_are_left_out(monkeypatch):
 
 
 def a_damaged_newest_epoch_is_skipped(monkeypatch):
-    """Its rows come again, and no operator has decided that."""
+    """Its rows are published again, without an operator's decision."""
     latest = restore.latest
 
     def skipping(log_state, read, verify, whole):
@@ -50,7 +50,7 @@ def the_error_of_a_damaged_newest_epoch_names_no_sinks(monkeypatch):
 
 
 def a_confirmation_is_named_without_the_epoch(monkeypatch):
-    """Whoever obeys is back at the newest epoch."""
+    """A user who follows the advice restores the newest epoch."""
     known = operated_driver.known
     monkeypatch.setattr(operated_driver, "known", lambda *what: replace(known(*what), restore=None))
 
@@ -144,7 +144,7 @@ def a_start_that_looks_at_no_file_names_any_epoch(monkeypatch):
 
 
 def a_new_sink_is_sent_back_to_any_epoch(monkeypatch):
-    """To the newest one before what the old sink is owed."""
+    """The error names the newest epoch before the old sink's unpublished ones."""
 
     def every(log_state, newest, read, _verify):
         return (read(each.epoch) for each in log_state.ancestry(newest))
@@ -165,7 +165,7 @@ def the_damaged_file_is_looked_for_in_the_errors_words(monkeypatch):
 
 
 def only_the_first_sink_that_is_ahead_is_named(monkeypatch):
-    """The command of its error accepts less than another sink has."""
+    """The error's command accepts an older epoch than another sink has."""
 
     def first(markers, log_state, store):
         ahead = [sink for sink in markers if beyond(markers[sink], log_state)]
@@ -178,7 +178,7 @@ SHIPPED_ONCE = [
     a_start_that_looks_at_no_file_names_any_epoch,
     a_new_sink_is_sent_back_to_any_epoch,
     the_damaged_file_is_looked_for_in_the_errors_words,
-    the_way_out_is_the_epoch_before,
+    the_recovery_advice_names_the_epoch_before,
     sinks_that_have_not_answered_are_left_out,
     a_damaged_newest_epoch_is_skipped,
     the_error_of_a_damaged_newest_epoch_names_no_sinks,
@@ -204,7 +204,7 @@ SEEDS = {
     "a_start_that_looks_at_no_file_names_any_epoch": 7475,
     "a_new_sink_is_sent_back_to_any_epoch": 2387,
     "the_damaged_file_is_looked_for_in_the_errors_words": 1731,
-    "the_way_out_is_the_epoch_before": 9,
+    "the_recovery_advice_names_the_epoch_before": 9,
     "sinks_that_have_not_answered_are_left_out": 310,
     "a_damaged_newest_epoch_is_skipped": 702,
     "the_error_of_a_damaged_newest_epoch_names_no_sinks": 20074,

@@ -33,7 +33,7 @@ from spark_ckpt.store import proposals
 def between(monkeypatch, host, method="call"):
     """Put `host` between a method of the protocol and its host.
 
-    It takes an effect and the method's arguments, yields what is to be done, and returns the answer.
+    It takes an effect and the method's arguments, yields effects to carry out, and returns the answer.
     """
     shipped = getattr(OutboxProtocol, method)
 
@@ -67,11 +67,11 @@ def edited(monkeypatch, change):
 
 
 def a_slow_driver_passes_for_a_rewound_query(monkeypatch):
-    """The newest batch of the checkpoint is not asked for."""
+    """The protocol does not read the checkpoint's newest batch."""
     between(monkeypatch, lambda effect, batch: asked_unless(isinstance(effect, NewestBatch), effect, batch))
 
 
-def a_slow_driver_whose_epochs_were_dropped_is_told_to_rewind(monkeypatch):
+def a_slow_driver_whose_epochs_were_dropped_gets_advice_to_rewind(monkeypatch):
     """An unexpected batch is not compared with the newest one of the checkpoint."""
     judged, unexpected = protocol.judge, False
 
@@ -217,7 +217,7 @@ def epochs_that_retention_dropped_are_not_reported(monkeypatch):
 
 
 def a_refused_call_begins_an_incarnation(monkeypatch):
-    """It fences the driver that works, and refuses then."""
+    """The call fences the working driver and is refused then."""
     call = OutboxProtocol.call
 
     def late(self, batch):
@@ -240,7 +240,7 @@ def a_decided_batch_does_not_run_its_plan(monkeypatch):
 
 
 def a_decided_batch_leaves_no_state(monkeypatch):
-    """The plan runs, and not to its end: a task that does not drain its rows."""
+    """The plan runs without its end: a task does not drain its rows."""
     run = SparkCheckpoint.run
 
     def lazy(checkpoint, number):
@@ -315,12 +315,12 @@ def an_error_of_the_log_is_caught(monkeypatch):
 
 
 def a_first_acknowledgement_waits(monkeypatch):
-    """The sink's marker expires, and nothing says that it had the rows."""
+    """The sink's marker expires, and no record shows that it had the rows."""
     edited(monkeypatch, lambda effect: replace(effect, at_once=False) if isinstance(effect, AppendAcks) else effect)
 
 
 def the_sinks_of_an_epoch_count_as_one(monkeypatch):
-    """One sink has it, so all have."""
+    """All sinks count as acknowledged after the first."""
 
     def host(effect):
         answer = yield effect
@@ -365,7 +365,7 @@ def a_batch_is_decided_before_the_last_one_is_public(monkeypatch):
 
 
 def the_error_of_a_publish_under_way_is_dropped(monkeypatch):
-    """The next batch is decided and published without the one that failed."""
+    """The next batch commits and is published without the failed one."""
     failed = OutboxDriver.end_of_publish
 
     def mild(driver, sink, error):
@@ -389,7 +389,7 @@ HAD = [
     a_restart_with_the_same_arguments_restores_again,
     an_empty_branch_takes_every_query,
     the_named_restore_of_a_second_querys_first_batch_is_refused,
-    a_slow_driver_whose_epochs_were_dropped_is_told_to_rewind,
+    a_slow_driver_whose_epochs_were_dropped_gets_advice_to_rewind,
 ]
 PLANTED = [
     *HAD,
@@ -425,7 +425,7 @@ OVERLAPPING = [
     a_start_publishes_nothing_without_a_batch,
     the_error_of_another_branchs_marker_names_no_step,
 ]
-"""Found where the publish of a batch overlaps with the next one."""
+"""Bugs that need the publish of a batch to overlap with the next batch."""
 OVERLAPPING_CATCHERS = (3884,)
 """As `CATCHERS`, of a bug that one schedule in thousands finds."""
 
@@ -436,7 +436,7 @@ SEEDS = {
     "a_restart_with_the_same_arguments_restores_again": 24,
     "an_empty_branch_takes_every_query": 69,
     "the_named_restore_of_a_second_querys_first_batch_is_refused": 389,
-    "a_slow_driver_whose_epochs_were_dropped_is_told_to_rewind": 99,
+    "a_slow_driver_whose_epochs_were_dropped_gets_advice_to_rewind": 99,
     "a_query_is_known_by_the_number_of_its_batch": 9,
     "every_query_may_write": 69,
     "a_gap_is_taken_for_new": 9,

@@ -1,4 +1,4 @@
-"""Bugs planted in what an outbox adds for `format("outbox")`, in the shipped protocol and rule and in the lab's host of it."""
+"""Bugs planted in an outbox's additions for `format("outbox")`: in the shipped protocol and rule, and in the lab's host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rows_that_a_sweep_may_have_deleted_are_committed(monkeypatch):
 
 
 def the_log_is_read_after_the_rows_were_staged(monkeypatch):
-    """So it has the other driver's incarnation, and the guard compares nothing."""
+    """The log then has the other driver's incarnation, and the guard has no effect."""
     monkeypatch.setattr(FormatDriver, "known_of_messages", FormatDriver.newest_incarnation)
 
 

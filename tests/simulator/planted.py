@@ -1,4 +1,4 @@
-"""The markers protocol with one thing wrong each time, and the oracle that must see it."""
+"""The markers protocol with one planted bug each, and the oracle that must find it."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class ForgetsReplays(markers.Worker):
 
 
 class HearsTheDead(markers.Worker):
-    """No door: messages of undone lives are delivered."""
+    """Delivers messages of undone incarnations."""
 
     def _door(self, event: Event) -> list[Effect] | None:
         return None
 
 
 class NumbersAgain(markers.Worker):
-    """Every message is the first."""
+    """Numbers every message as the first."""
 
     def _on_sent(self, event: AppSent) -> list[Effect]:
         self.sent = {}
@@ -99,7 +99,7 @@ class AsksForEver(markers.Worker):
 
 
 class ShowsWhatItHas(markers.Worker):
-    """Rows are shown as they come, behind no checkpoint."""
+    """Publishes rows as they come, without a checkpoint."""
 
     def _on_received(self, event: Received) -> list[Effect]:
         effects = super()._on_received(event)
@@ -109,7 +109,7 @@ class ShowsWhatItHas(markers.Worker):
 
 
 class ErasesTheCommitted(markers.Worker):
-    """The newest checkpoint is enough, it thinks; nobody has committed it yet."""
+    """Keeps only the newest checkpoint, which is not committed yet."""
 
     def _on_stored(self, event: Stored) -> list[Effect]:
         index = int(event.token.split()[1])
@@ -117,14 +117,14 @@ class ErasesTheCommitted(markers.Worker):
 
 
 class CommitsAtOnce(markers.Coordinator):
-    """The first report is taken for all."""
+    """Commits after the first report."""
 
     def _on_received(self, event: Received) -> list[Effect]:
         return self._commit() if event.message.index == self.open else []
 
 
 class NeverHearsTheLast(markers.Coordinator):
-    """Waits for one report more than there are processes: nothing is blocked, and nothing ever completes."""
+    """Waits for one report more than there are processes: no process is blocked, and no snapshot completes."""
 
     def _on_received(self, event: Received) -> list[Effect]:
         return []
@@ -136,20 +136,20 @@ class SaysSoBeforeItIsDurable(markers.Coordinator):
 
 
 def plan_without_looking(failure: Failure) -> RecoveryPlan:
-    """Goes back to a committed number whether or not its records are there."""
+    """Restores a committed number, even if its records are missing."""
     index = max((int(key[1]) for key in failure.records[COORDINATOR] if key[0] == "commit"), default=0)
     part = Part(checkpoint_key(index)) if index else Part(None, initial=True)
     return RecoveryPlan(failure.incarnation, Epoch(index), dict.fromkeys(failure.graph.processes, part))
 
 
 def plan_timidly(failure: Failure) -> RecoveryPlan:
-    """Always everything again, and says nothing about indices that could give it away."""
+    """Always restarts from the initial state, with a row of zeros that other oracles accept."""
     row = dict.fromkeys(failure.graph.processes, Epoch(0))
     return RecoveryPlan(failure.incarnation, row, dict.fromkeys(failure.graph.processes, Part(None, initial=True)))
 
 
 def plan_worse_every_time(failure: Failure) -> RecoveryPlan:
-    """The newest commit the first time, the initial state when there are two."""
+    """Restores the newest commit the first time, and the initial state after two commits."""
     commits = [key for key in failure.records[COORDINATOR] if key[0] == "commit"]
     return plan_timidly(failure) if len(commits) > 1 else markers.plan(failure)
 
@@ -178,5 +178,5 @@ PLANTED: list[tuple[Protocol, str, str]] = [
 
 
 def either(protocol: Protocol, graph: str, seed: int) -> ScheduleOutcome:
-    """One schedule, in turn a long one and a usual one."""
+    """One schedule; long and usual ones take turns."""
     return (run if seed % 2 else run_long)(protocol, GRAPHS[graph], seed)

@@ -1,4 +1,4 @@
-"""Bugs planted around leases that are returned: in the primary's rules, in what a holder does, in what the host believes."""
+"""Bugs planted around returned leases: in the primary's rules, in a holder's actions, in the host's knowledge."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.simulator.lease_runs import Run, run_returning
 
 
 class EndsWhateverIsOut(BlindPrimary):
-    """A late return ends the lease that is out now: no token is compared."""
+    """A late return ends the current lease, as no token is compared."""
 
     def _stale(self, event: Event) -> str | None:
         if isinstance(event, LeaseReturned):
@@ -26,14 +26,14 @@ class EndsWhateverIsOut(BlindPrimary):
 
 
 class WaitsForTheTimeout(BlindPrimary):
-    """A return is noted and its lease waited for."""
+    """Waits for a lease after its return."""
 
     def _on_returned(self, _event: LeaseReturned) -> list[Effect]:
         return []
 
 
 class WantsAnEntryBehindTheLease(BlindPrimary):
-    """A checkpoint that ends with its own lease, the newest entry of the log, is taken for one of before it."""
+    """Takes a checkpoint that ends with its own lease, the newest entry of the log, for an earlier one."""
 
     def _on_report_waiting(self, event: HealthReported) -> list[Effect]:
         used = self.lease is not None and event.report.payload > self.lease.token
@@ -41,7 +41,7 @@ class WantsAnEntryBehindTheLease(BlindPrimary):
 
 
 class BeginsTheWaitAnew(BlindPrimary):
-    """A late return of another lease begins the time of the one that is out anew."""
+    """A late return of another lease restarts the wait for the current one."""
 
     def _stale(self, event: Event) -> str | None:
         late = super()._stale(event)
@@ -54,7 +54,7 @@ class BeginsTheWaitAnew(BlindPrimary):
 
 
 class InheritsNoWait(BlindPrimary):
-    """Who is elected when the last primary has resigned takes the checkpoint lease for returned as well."""
+    """A primary elected after a resignation takes the checkpoint lease for returned as well."""
 
     def _wait(self, lease: Lease, local_ms: int) -> None:
         super()._wait(lease, local_ms)
@@ -63,10 +63,10 @@ class InheritsNoWait(BlindPrimary):
 
 
 class GoesOn(ReturningWorld):
-    """The holder has said that it stops, and works on."""
+    """The holder sends its return and continues to work."""
 
     def _stop_work(self, node: Node, token: int) -> None:
-        """Not at all."""
+        """Do not stop."""
 
 
 class ReturnsWhatIsOnItsWay(ReturningWorld):
@@ -82,7 +82,7 @@ class ReturnsWhatIsOnItsWay(ReturningWorld):
 
 
 class ClearsTheFence(ReturningWorld):
-    """With a return the store forgets the newest token: an upload that was fenced is admitted."""
+    """With a return the store forgets the newest token, so a fenced upload is admitted."""
 
     def _do_returned(self, name: str, token: int) -> None:
         super()._do_returned(name, token)  # type: ignore[arg-type]
@@ -90,7 +90,7 @@ class ClearsTheFence(ReturningWorld):
 
 
 class TakesSilenceForAnEnd(ReturningWorld):
-    """A holder that stands still, or is cut off, is taken for gone: its lease is free before anybody has returned it."""
+    """Takes a paused or unreachable holder for gone, so its lease is free before its return."""
 
     def _is_gone(self, out: Lease) -> bool:
         holder = out.terms.holder
@@ -107,7 +107,7 @@ class Planted:
 
     @property
     def name(self) -> str:
-        """As it is told."""
+        """Name in reports."""
         return (self.world if self.primary is Primary else self.primary).__name__
 
     def run(self, seed: int) -> Run:

@@ -1,4 +1,4 @@
-"""Bugs planted in the rules beside the host core: patience, reports, manifests, the log, the choice of an epoch.
+"""Bugs planted in the rules around the epoch protocol: patience, reports, manifests, the log, the choice of an epoch.
 
 Each changes shipped code for one test.
 """
@@ -78,7 +78,7 @@ def the_attempts_of_a_task_are_added_up(monkeypatch):
 
 
 def a_key_group_gets_no_marker(monkeypatch):
-    """The other key groups of its task have passed the barrier, and no file holds their rows."""
+    """The task's other key groups get no barrier, and no file holds their rows."""
     called = spark_batches.SimulatedQuery.called
     monkeypatch.setattr(
         spark_batches.SimulatedQuery,
@@ -111,7 +111,7 @@ def a_job_knows_of_its_first_source_only(monkeypatch):
     )
 
 
-def numbers_begin_anew_in_every_incarnation(monkeypatch):
+def numbers_restart_in_every_incarnation(monkeypatch):
     starts = EpochProtocol.on_query_starting
 
     def from_zero(core, event):
@@ -125,7 +125,7 @@ def a_log_without_a_fence(monkeypatch):
     monkeypatch.setattr(proposals, "fence", lambda log_state, incarnation: None)
 
 
-def a_log_that_forgets_what_a_sink_is_owed(monkeypatch):
+def a_log_that_forgets_an_unpublished_epoch(monkeypatch):
     unacked = LogState.unacked
     monkeypatch.setattr(LogState, "unacked", lambda log_state, sink: unacked(log_state, sink)[1:])
 
@@ -150,12 +150,12 @@ def a_restore_that_owes_the_newest_epoch_only(monkeypatch):
 
 
 def an_epoch_whose_decision_is_overdue_is_aborted(monkeypatch):
-    """It may be in the log, or get there."""
+    """The epoch may be in the log, or get there."""
     monkeypatch.setattr(EpochProtocol, "on_commit_overdue", lambda core, event: core.abort("no answer"))
 
 
 def sinks_are_enough(monkeypatch):
-    """Seed 001 as it is written: the checkpoint is committed when every sink has acknowledged (erratum E2)."""
+    """Seed 001 as printed: the checkpoint commits when every sink has acknowledged (erratum E2)."""
     monkeypatch.setattr(Cut, "missing_groups", lambda cut, ended: frozenset())
 
 
@@ -203,11 +203,11 @@ def an_epoch_takes_sparks_state_of_the_batch_before(monkeypatch):
 
 
 def an_epoch_takes_sparks_state_of_the_newest_batch(monkeypatch):
-    """A prefetched barrier has closed the epoch with an earlier one."""
+    """A prefetched barrier has closed the epoch with an earlier batch."""
     _another_batch(monkeypatch, lambda core, effect: core.cut.builder.batch)
 
 
-def a_sweep_forgets_what_a_sink_is_owed(monkeypatch):
+def a_sweep_deletes_unpublished_epochs(monkeypatch):
     monkeypatch.setattr(
         spark_driver, "kept_epochs", lambda log_state, policy, now_ms: {log_state.latest, log_state.base} - {0}
     )
@@ -285,11 +285,11 @@ def what_the_newest_epoch_says_of_sinks_is_not_looked_up(monkeypatch):
     )
 
 
-PLANTED_BESIDE = [
+PLANTED_AROUND = [
     an_identity_is_compared_with_nothing,
     epochs_do_not_say_what_sources_were,
     what_the_newest_epoch_says_of_sinks_is_not_looked_up,
-    a_sweep_forgets_what_a_sink_is_owed,
+    a_sweep_deletes_unpublished_epochs,
     a_sweep_takes_files_of_its_own_incarnation_for_garbage,
     a_sweep_takes_what_is_held_back_for_garbage,
     a_sweep_keeps_the_newest_file_of_a_chain_only,
@@ -315,9 +315,9 @@ PLANTED_BESIDE = [
     a_manifest_names_all_files_of_every_operator,
     a_manifest_stands_on_the_epoch_decided_first,
     a_job_knows_of_its_first_source_only,
-    numbers_begin_anew_in_every_incarnation,
+    numbers_restart_in_every_incarnation,
     a_log_without_a_fence,
-    a_log_that_forgets_what_a_sink_is_owed,
+    a_log_that_forgets_an_unpublished_epoch,
     a_restore_that_takes_the_epoch_before_the_newest,
     a_restore_that_owes_the_newest_epoch_only,
 ]

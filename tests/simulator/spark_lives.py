@@ -1,6 +1,6 @@
-"""Schedules of a job on Spark for planted bugs: most of them ten times as long as usual, most of them eager.
+"""Schedules of a job on Spark for planted bugs: most of them ten times as long as usual, and most of them eager.
 
-Mistakes that take several failures need the eager ones; those that take much work, and a quiet end, the others.
+Bugs that take several failures need the eager ones; those that take much work and a quiet end need the others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.simulator.eager import TIMES, Eager
 LIVES: tuple[tuple[type[Driver], int], ...] = (
     (Driver, 1), (Eager, TIMES), (Eager, TIMES), (Driver, TIMES), (Eager, TIMES), (Eager, 1), (Driver, TIMES), (Eager, TIMES),
 )  # fmt: skip
-"""By a seed's remainder: how it draws, and how many usual lives long it is."""
+"""By a seed's remainder: its driver, and its length in usual runs."""
 
 
 def run(seed: int, core_of: CoreOf = shipped) -> ScheduleOutcome:
@@ -22,5 +22,5 @@ def run(seed: int, core_of: CoreOf = shipped) -> ScheduleOutcome:
 
 
 def world(seed: int, core_of: CoreOf = shipped) -> SparkWorld:
-    """The world that it begins in."""
+    """The schedule's first world."""
     return spark_world(seed, core_of, LIVES[seed % len(LIVES)][1])

@@ -1,6 +1,6 @@
 """Bugs planted in `StageProcess`, in the rules of its log, in the line search, and in their host.
 
-Each names the verdict that catches it.
+Each names the verdict that finds it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def named_without_those_that_lack_it(programs, number):
 
 
 def named_without_the_search(programs, number):
-    """Undone rows are not looked for."""
+    """Skips the search for undone rows."""
     epochs = {name: program.serving(number) for name, program in programs.items()}
     if any(each is None for each in epochs.values()):
         raise lines.EpochNotFound("not complete")
@@ -101,7 +101,7 @@ def unread_without_the_next(log_state, edge, position):
 
 
 def driver_before_the_commit(node):
-    """The planner asks the driver, which has opened the gate when it asked for the epoch."""
+    """The planner reads the driver's index, which is raised when the epoch is requested, before its commit."""
     if node.stage is None or node.protocol is Between.INDEPENDENT:
         return None
     asked = node.log.index + 8 if node.requested == "index" else node.log.index
@@ -116,7 +116,7 @@ def published_with_the_newest_of_the_line(self):
 
 
 def published_when_committed(self):
-    """A stage decides by itself."""
+    """Publishes committed epochs without a decided line."""
     return self.epoch
 
 
@@ -130,12 +130,12 @@ def aligned_by_the_clock(self, now_ms):
 
 
 def reached_up_to_an_epoch_without_rows(log_state, edge, position, has_rows):
-    """The position never passes it, and the rows after it never come in."""
+    """The position never passes the epoch, and later rows are never read."""
     return readers.reached_index(log_state, edge, position, lambda brief: True)
 
 
 def reached_by_the_stamp_of_the_sender(log_state, edge, position, has_rows):
-    """Segments on the way are overlooked."""
+    """Ignores unread segments."""
     return log_state.index
 
 

@@ -1,4 +1,4 @@
-"""Surroundings with one thing wrong each: what the contract's own parts keep from the machines."""
+"""Surroundings with one planted bug each, in the parts that protect the machines from faults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.simulator.eager import drive_long, long_world
 
 
 class HandsInAgain(Transport):
-    """Forgets what it heard."""
+    """Forgets received numbers."""
 
     def _on_received(self, event: Received) -> list[Effect]:
         self.heard.clear()
@@ -29,14 +29,14 @@ class HandsInAgain(Transport):
 
 
 class NeverRepeats(Transport):
-    """Says everything once."""
+    """Sends every message once."""
 
     def _on_timer(self, event: TimerElapsed) -> list[Effect]:
         return []
 
 
 class BelievesItIsHeard(Transport):
-    """Whatever came back acknowledges everything."""
+    """Takes any acknowledgement for one of all messages."""
 
     def _acknowledged(self, event: Received) -> list[Effect]:
         effects = super()._acknowledged(event)
@@ -46,28 +46,28 @@ class BelievesItIsHeard(Transport):
 
 
 class NoFence(WriterFence):
-    """Everybody may write for ever."""
+    """Admits every incarnation."""
 
     def admits(self, incarnation: Incarnation) -> bool:
         return True
 
 
 class FencedAtTheNextRecovery(WriterFence):
-    """One recovery too late."""
+    """Fences one recovery too late."""
 
     def admits(self, incarnation: Incarnation) -> bool:
         return incarnation >= self.newest - 1
 
 
 class TakesWhatIsThere(Acknowledgements):
-    """A reader that does not know what was acknowledged."""
+    """A reader that ignores acknowledged records that are missing."""
 
     def missing(self, whole: Collection[Key]) -> list[Key]:
         return []
 
 
 class NobodyStops(MessageWorld):
-    """Survivors work on between the decision and their part of it."""
+    """Survivors continue to work between the decision and their restore."""
 
     def _fence(self, process: Process, failed: bool) -> None:
         super()._fence(process, failed)
@@ -92,7 +92,7 @@ TARDY = Surroundings(fence=FencedAtTheNextRecovery)
 
 @dataclass(frozen=True)
 class Planted:
-    """A protocol of the menu, and what is wrong around it."""
+    """A protocol of the menu in wrong surroundings."""
 
     protocol: str
     faults: Faults
@@ -104,7 +104,7 @@ class Planted:
         return self._run(seed, self.world, self.surroundings)
 
     def run_without(self, seed: int) -> ScheduleOutcome:
-        """The same faults and none."""
+        """The same schedule without the bug."""
         return self._run(seed, MessageWorld, CONTRACT)
 
     def _run(self, seed: int, make: type[MessageWorld], surroundings: Surroundings) -> ScheduleOutcome:

@@ -1,4 +1,4 @@
-"""Machines hosted at the level of micro-batches: several messages in one step, sends at its end."""
+"""Machines hosted in micro-batches: several messages in one step, with sends at its end."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_sound_protocol_holds_when_messages_come_in_batches(name: str, seeds: 
 
 
 class LogsNoEnds(AsynchronousWorker):
-    """The machine before its mending: receipts do not say where a batch ended."""
+    """The machine before its fix: receipts without the ends of batches."""
 
     def _on_received(self, event: Received) -> list[Effect]:
         return super()._on_received(replace(event, more=False))
@@ -81,7 +81,7 @@ def test_a_log_with_the_ends_of_batches_replays_them(graph: str, seed: int) -> N
     assert run(ASYNCHRONOUS, graph, seed).ok
 
 
-def test_a_batch_whose_last_message_is_turned_away_is_shown_all_the_same() -> None:
+def test_a_batch_whose_last_message_is_dropped_is_published() -> None:
     assert run(ASYNCHRONOUS, "fan_out", 22).ok
 
 
@@ -89,7 +89,7 @@ def test_a_batch_whose_last_message_is_turned_away_is_shown_all_the_same() -> No
 
 
 class DropsTheSecondCopy(AdaptiveWorker):
-    """The machine before its mending: a message whose record is being written counts as received."""
+    """The machine before its fix: a message counts as received while its record is being written."""
 
     def _take_in(self, event: Received) -> list[Effect]:
         if log_key(event.message) in self._logging:

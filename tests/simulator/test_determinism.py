@@ -1,4 +1,4 @@
-"""The same seed is the same run, in every process, and a trace is the run again."""
+"""A seed gives the same run in every process, and a trace replays it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ print(digests())
 
 def digests() -> str:
     """One line that changes if any trace, story or diagram does."""
-    told = []
+    texts = []
     for seed in range(12):
         for outcome in (
             sim.run(markers.protocol(), sim.GRAPHS["nested_cycle"], seed, story=True),
             sim.Scenario(sim.SPARK, "job", seed).run(),
         ):
-            told += [json.dumps(outcome.trace), sim.story(outcome.moments, everything=True), sim.svg(outcome.moments)]
-    return hashlib.sha256("".join(told).encode()).hexdigest()
+            texts += [json.dumps(outcome.trace), sim.story(outcome.moments, everything=True), sim.svg(outcome.moments)]
+    return hashlib.sha256("".join(texts).encode()).hexdigest()
 
 
 def test_a_process_with_another_hash_seed_runs_the_same() -> None:
@@ -73,7 +73,7 @@ def test_a_trace_of_a_job_replays(seed: int) -> None:
     assert sim.replay(make, outcome).moments == outcome.moments
 
 
-def test_a_copy_goes_its_own_way() -> None:
+def test_steps_of_a_copy_do_not_change_the_original() -> None:
     world = MessageWorld(markers.protocol(), sim.GRAPHS["pipeline"])
     before = world.picture()
     copied = world.copy()

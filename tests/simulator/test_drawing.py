@@ -1,4 +1,4 @@
-"""Graphs, times, options and clocks from a seed: as many shapes as one likes, and the same ones again."""
+"""Graphs, times, options and clocks drawn from a seed are of many shapes, and the same for the same seed."""
 
 from __future__ import annotations
 

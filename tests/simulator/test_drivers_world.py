@@ -1,4 +1,4 @@
-"""Several drivers want one job, among crashes, pauses, outages and clocks of different rates: nothing is found, bugs are."""
+"""Several drivers compete for one job with crashes, pauses, outages and skewed clocks: it is sound, and bugs are found."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.simulator.measured import seeds_for
 UNTIL_CAUGHT = 400
 CALM = Troubles(*[0] * 8)
 LED: list[Choice] = [("look", "a"), ("propose", "a", "main"), ("append", "a")]
-"""`a` is the first to look, and leads."""
+"""Driver `a` reads the log first and leads."""
 
 
 @pytest.mark.parametrize("schedules", [60, pytest.param(6_000, marks=pytest.mark.long)])
-def test_a_job_has_one_driver_at_a_time_and_soon_another_one(schedules: int) -> None:
+def test_a_job_has_one_driver_at_a_time_and_soon_a_successor(schedules: int) -> None:
     happened: Counter[str] = Counter()
     for seed in range(schedules):
         found = sim.run_drivers(seed)
@@ -38,7 +38,7 @@ def test_a_job_has_one_driver_at_a_time_and_soon_another_one(schedules: int) -> 
 
 
 @pytest.mark.parametrize("lives", [4, pytest.param(20, marks=pytest.mark.long)])
-def test_a_job_that_lives_long_has_one_driver_at_a_time(lives: int) -> None:
+def test_a_long_running_job_has_one_driver_at_a_time(lives: int) -> None:
     assert [(seed, found.error) for seed in range(lives) if not (found := run_drivers_long(seed)).ok] == []
 
 
@@ -67,25 +67,25 @@ def test_a_bug_planted_around_a_drivers_lease_is_condemned(planted: Planted) -> 
     assert str(first.error)[:2] in planted.oracles.split("|"), first.error
 
 
-def test_a_clock_that_runs_at_a_fifth_of_another_is_not_protected_against() -> None:
-    """The bound is needed: whoever renews by such a clock is replaced by one who waits by the other."""
+def test_a_clock_at_a_fifth_of_anothers_rate_breaks_the_lease() -> None:
+    """The bound is needed: a driver with such a clock is replaced by a standby with the other."""
     hosts = {"a": ("here", 20, 0), "b": ("there", 100, 0)}
     complaints = [drive(DriversWorld(hosts, CALM), seed, 200).error for seed in range(20)]
     assert any(str(error).startswith("D2") for error in complaints if error)
 
 
 def led() -> DriversWorld:
-    """`a` leads, `b` on its host and `c` on another one wait."""
+    """Driver `a` leads; `b` on its host and `c` on another one wait."""
     return DriversWorld(HOSTS, Troubles()).follow([*LED, ("look", "b"), ("look", "c")])
 
 
 def until(world: DriversWorld, there: Callable[[], bool]) -> None:
-    """What has to be done is done, and time passes."""
+    """Do all possible work, and let time pass, until the condition holds."""
     while not there():
         world.do((world.choices() or world.timers())[0])
 
 
-def test_a_renewal_that_waited_for_its_turn_does_not_take_a_returned_lease_back() -> None:
+def test_a_delayed_renewal_does_not_renew_a_returned_lease() -> None:
     world = led().follow([("stop", "a"), ("propose", "a", "main"), ("append", "a"), ("pause", "a")])
     until(world, lambda: world.nodes["a"].wants_to_renew(world.now))
     world.follow([("wake", "a"), ("propose", "a", "main"), ("append", "a"), ("propose", "a", "main"), ("append", "a")])
@@ -94,7 +94,7 @@ def test_a_renewal_that_waited_for_its_turn_does_not_take_a_returned_lease_back(
     assert not world.nodes["a"].up
 
 
-def test_a_leader_that_stood_still_beyond_the_takeover_appends_nothing() -> None:
+def test_a_leader_paused_beyond_the_takeover_appends_nothing() -> None:
     world = led().follow([("decide", "a"), ("propose", "a", "main"), ("pause", "a")])
     until(world, lambda: world.observer.state().incarnation > 1)
     rows = len(world.job_log.rows)
@@ -112,7 +112,7 @@ WAKES: dict[str, list[Choice]] = {
 
 
 @pytest.mark.parametrize("first", WAKES.values(), ids=list(WAKES))
-def test_a_leader_that_wakes_too_late_may_be_replaced_whatever_it_does_first(first: list[Choice]) -> None:
+def test_a_leader_that_wakes_too_late_can_be_replaced_after_any_first_step(first: list[Choice]) -> None:
     world = led().follow([("pause", "a")])
     until(world, lambda: bool(world.nodes["b"].todo))
     world.follow([("wake", "a"), *first, ("propose", "b", "main"), ("append", "b")])
@@ -123,7 +123,7 @@ def test_a_leader_that_wakes_too_late_may_be_replaced_whatever_it_does_first(fir
 @pytest.mark.parametrize(
     ("sooner", "rows"), [(True, ["incarnation", "epoch"]), (False, ["incarnation", "incarnation"])]
 )
-def test_what_a_dead_leader_had_under_way_comes_before_its_successor_or_never(sooner: bool, rows: list[str]) -> None:
+def test_a_dead_leaders_late_append_lands_before_its_successor_or_never(sooner: bool, rows: list[str]) -> None:
     world = led().follow([("decide", "a"), ("propose", "a", "main"), ("crash", "a")])
     if not sooner:
         until(world, lambda: world.observer.state().incarnation > 1)
@@ -132,14 +132,14 @@ def test_what_a_dead_leader_had_under_way_comes_before_its_successor_or_never(so
     assert [row.kind for row, _ in world.job_log.rows[1:]] == rows
 
 
-def test_a_holder_that_died_on_another_host_is_waited_for_its_term() -> None:
+def test_a_standby_waits_the_term_of_a_holder_that_died_on_another_host() -> None:
     world = DriversWorld({"a": HOSTS["a"], "c": HOSTS["c"]}, Troubles()).follow([*LED, ("look", "c"), ("crash", "a")])
     until(world, lambda: world.observer.state().incarnation > 1)
 
     assert world.now > world.times.lease_ms
 
 
-def test_a_holder_that_died_on_a_standbys_own_host_is_not_waited_for() -> None:
+def test_a_standby_does_not_wait_for_a_holder_that_died_on_its_own_host() -> None:
     world = DriversWorld({"a": HOSTS["a"], "b": HOSTS["b"]}, Troubles()).follow([*LED, ("look", "b"), ("crash", "a")])
     until(world, lambda: world.observer.state().incarnation > 1)
 
@@ -147,7 +147,7 @@ def test_a_holder_that_died_on_a_standbys_own_host_is_not_waited_for() -> None:
 
 
 def _flickers(world: DriversWorld) -> None:
-    """Somebody leads, nobody decides epochs, and the store is away for a moment at each third of the lease's term."""
+    """Run a leader without epochs, with a short outage of the store at each third of the lease's term."""
     third = world.times.renewal_ms
     for _ in range(2_000):
         silent = world.now - world.outside.since.row
@@ -157,7 +157,7 @@ def _flickers(world: DriversWorld) -> None:
         world.do(next(iter(world.choices()), ("advance", 1)))
 
 
-def test_a_store_that_is_away_for_moments_costs_nobody_the_lease() -> None:
+def test_short_outages_of_the_store_cost_no_lease() -> None:
     world = DriversWorld(troubles=Troubles(outages=2_000))
 
     _flickers(world)
@@ -166,7 +166,7 @@ def test_a_store_that_is_away_for_moments_costs_nobody_the_lease() -> None:
     assert world.counts()["incarnations"] == 1
 
 
-def test_a_keeper_that_comes_again_a_third_later_would_lose_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_keeper_that_retries_a_third_of_the_term_later_loses_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drivers_node, "again_ms", renewal_ms)
 
     with pytest.raises(TakeoverTooEarly, match="renews in time"):

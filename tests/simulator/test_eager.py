@@ -1,4 +1,4 @@
-"""Schedules in which much goes wrong, and schedules that go on from another one's way."""
+"""Schedules with many faults, and schedules that continue another one's trace."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def drawn(protocol: str, seed: int, driver: type[Driver]) -> sim.ScheduleOutcome
 
 
 def shares(protocol: str, driver: type[Driver]) -> Counter[str]:
-    """In how many schedules a class of faults happened."""
+    """Number of schedules with each class of faults."""
     outcomes = [drawn(protocol, seed, driver) for seed in SEEDS]
     assert all(outcome.ok for outcome in outcomes)
     return Counter(kind for outcome in outcomes for kind in set(map(class_of, outcome.trace)))
 
 
 @pytest.mark.parametrize("protocol", ["markers", "synchronous-logging"])
-def test_every_kind_of_fault_happens_more_often_than_by_chance_and_nobody_is_condemned(protocol: str) -> None:
+def test_every_kind_of_fault_happens_more_often_than_by_chance_in_sound_schedules(protocol: str) -> None:
     eager, plain = shares(protocol, Eager), shares(protocol, Driver)
 
     kinds = [kind for kind in CLASSES if kind != "within" and plain[kind] and kind not in OF_LINES]
@@ -49,7 +49,7 @@ def test_the_same_seed_is_the_same_eager_schedule_and_it_replays() -> None:
         assert (replayed.ok, replayed.counts) == (True, first.counts)
 
 
-def test_a_guided_schedule_goes_the_way_and_then_one_of_its_own() -> None:
+def test_a_guided_schedule_repeats_a_trace_and_then_draws() -> None:
     way = drawn("markers", 3, Eager).trace[:20]
     traces = set()
     for seed in range(5):
@@ -76,7 +76,7 @@ def test_a_bug_that_needs_faults_in_a_row_is_caught_by_fewer_eager_schedules() -
     assert caught(Eager) < caught(Driver)
 
 
-def test_a_campaign_learns_ways_and_its_schedules_replay_from_seed_and_way() -> None:
+def test_a_campaign_learns_traces_and_its_schedules_replay_from_seed_and_trace() -> None:
     corpus, states, went = Corpus(), States(), 0
     for seed in range(24):
         way = corpus.way(seed)
@@ -91,7 +91,7 @@ def test_a_campaign_learns_ways_and_its_schedules_replay_from_seed_and_way() -> 
     assert corpus.way(0) == Way(0)
 
 
-def test_what_is_counted_as_possible_is_what_happens() -> None:
+def test_kinds_counted_as_possible_include_all_that_happened() -> None:
     found = tried("partial-recovery", 0.4)
 
     assert not found.failures
@@ -101,18 +101,18 @@ def test_what_is_counted_as_possible_is_what_happens() -> None:
 
 @pytest.mark.parametrize("name", [name for name in sim.NAMES if name not in MENU or MENU[name].sound])
 def test_the_proof_page_can_measure_every_world(name: str) -> None:
-    """A world's own faults have names of their own, which are no classes of the page's."""
+    """Faults of a single world are not among the page's classes."""
     found = tried(name, 0.1)
     assert found.schedules > 0
     assert found.failures == []
 
 
-# The long ones draw by the same class, which the others judge in the gate.
+# The long ones use the same driver, which the others test in the gate.
 @pytest.mark.parametrize(
     "protocol",
     [sim.LEASE, sim.OPERATED, *(pytest.param(each, marks=pytest.mark.long) for each in (sim.SPARK, sim.DRIVERS))],
 )
-def test_in_a_world_with_faults_of_its_own_each_happens_in_two_fifths_of_the_schedules_that_offer_it(
+def test_each_fault_of_a_world_happens_in_two_fifths_of_the_schedules_that_offer_it(
     protocol: str,
 ) -> None:
     happened, could = Counter[str](), Counter[str]()

@@ -1,4 +1,4 @@
-"""The host of real rows, with the executor in memory: every protocol holds, and bugs of machine and host are caught."""
+"""The host of real rows with the executor in memory: every protocol is sound, and bugs of machine and host are caught."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_protocol_without_a_message_machine_is_refused_with_the_reason(protoco
         prepared(sim.Scenario(protocol, "pipeline"))
 
 
-# -- bugs of the host and of its executor: the machines know nothing of rows, so only the verdict on rows can see these
+# -- bugs of the host and of its executor: the machines have no rows, so only the verdict on rows finds these
 
 
 class BeginsEmpty(MemoryExecutor):
@@ -59,7 +59,7 @@ class BeginsEmpty(MemoryExecutor):
 
 
 class KeepsStateOverACrash(MemoryExecutor):
-    """The operator that went on to work with the state before the crash."""
+    """The operator continues with the state before the crash."""
 
     def kill(self, process: ProcessId) -> None: ...
 
@@ -77,7 +77,7 @@ class SavesTheFirstSnapshotOnly(MemoryExecutor):
 
 
 class RunsSegmentsBackwards(MemoryExecutor):
-    """A micro-batch takes its segments in another order than the machine delivered them in."""
+    """A micro-batch reads its segments in another order than the machine delivered them."""
 
     def run(self, process: ProcessId, segments: Sequence[str], marked: bool) -> Batch:
         batch = super().run(process, segments[::-1], marked)
@@ -85,7 +85,7 @@ class RunsSegmentsBackwards(MemoryExecutor):
 
 
 class ShowsARowTwice(MemoryExecutor):
-    """The last row of a publication is appended again."""
+    """Appends the last row of a publication again."""
 
     def show(self, sink: ProcessId, rows: Sequence[Row]) -> None:
         super().show(sink, [*rows, rows[-1]])
@@ -140,7 +140,7 @@ def changed(machine: AnyMessageMachine, effects_of: Callable[[Event, list[Effect
     vars(machine)["handle"] = lambda event: effects_of(event, handle(event))
 
 
-def drops_what_comes_after_a_capture(event: Event, effects: list[Effect]) -> list[Effect]:
+def drops_deliveries_after_a_capture(event: Event, effects: list[Effect]) -> list[Effect]:
     if not any(isinstance(each, CaptureState) for each in effects):
         return effects
     return [Drop(each.event, "planted") if isinstance(each, Deliver) else each for each in effects]
@@ -158,7 +158,7 @@ def delivers_twice(event: Event, effects: list[Effect]) -> list[Effect]:
 @pytest.mark.parametrize(
     ("protocol", "bug"),
     [
-        ("epochs", drops_what_comes_after_a_capture),
+        ("epochs", drops_deliveries_after_a_capture),
         ("epochs", delivers_before_the_capture),
         ("synchronous-logging", delivers_twice),
     ],
@@ -169,8 +169,8 @@ def test_a_bug_of_a_machine_is_caught(protocol: str, bug: Callable[[Event, list[
     assert any(isinstance(error, Violation) for error in errors)
 
 
-def test_a_machine_that_decides_otherwise_the_second_time_is_caught() -> None:
-    """Its effects depend on something other than its events: the replay of the recorded trace differs."""
+def test_a_nondeterministic_machine_is_caught() -> None:
+    """Its effects depend on more than its events, so the replay of the recorded trace differs."""
     count = iter(range(1_000_000))
 
     class Restless(MENU["markers"].worker):  # type: ignore[misc, name-defined]
@@ -188,7 +188,7 @@ def test_a_machine_that_decides_otherwise_the_second_time_is_caught() -> None:
             life.judge()
 
 
-def test_a_recorded_life_replays_with_the_same_effects() -> None:
+def test_a_recorded_incarnation_replays_with_the_same_effects() -> None:
     scenario = prepared(sim.Scenario("markers", "diamond", 3))
     world = ExecutedWorld(MemoryExecutor(), scenario.protocol, scenario.graph, sim.hostile(3))
 

@@ -1,4 +1,4 @@
-"""Small scopes are explored whole, and failing traces are made small."""
+"""Small scopes are explored completely, and failing traces are shrunk."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_crash_at_every_step_is_survived(reduced: bool, states: int) -> No
     assert explored.states > states
 
 
-def test_exploration_finds_what_a_schedule_may_miss_and_says_how() -> None:
+def test_exploration_finds_a_violation_with_its_trace() -> None:
     with pytest.raises(Violation, match="O7") as found:
         sim.explore(small(markers.protocol(coordinator=CommitsAtOnce)))
 
@@ -45,7 +45,7 @@ def test_exploration_finds_what_a_schedule_may_miss_and_says_how() -> None:
         again.follow(found.value.trace)
 
 
-def test_a_scope_that_has_grown_is_refused() -> None:
+def test_a_scope_with_too_many_states_is_refused() -> None:
     with pytest.raises(sim.ScopeTooLarge):
         sim.explore(small(inputs=2), states_max=20)
 
@@ -67,7 +67,7 @@ def test_a_failing_trace_shrinks_to_what_the_failure_needs() -> None:
         failing_world().follow(shrunk.trace)
 
 
-def test_nothing_can_be_left_out_of_a_shrunk_trace() -> None:
+def test_every_step_of_a_shrunk_trace_is_needed() -> None:
     outcome = next(o for o in (sim.drive(failing_world(), seed) for seed in range(100)) if not o.ok)
     trace = sim.shrink(failing_world, outcome.trace).trace
 
@@ -84,7 +84,7 @@ def test_a_trace_that_does_not_fail_is_not_shrunk() -> None:
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 50), max_size=60))
 def test_no_list_of_numbers_breaks_a_sound_protocol(numbers: list[int]) -> None:
-    """Hypothesis chooses: each number picks among what is possible, whatever that is."""
+    """Hypothesis chooses: each number picks one of the possible choices."""
     world = MessageWorld(markers.protocol(), sim.GRAPHS["join"], sim.Faults())
     for number in numbers:
         possible = world.possible()
@@ -93,7 +93,7 @@ def test_no_list_of_numbers_breaks_a_sound_protocol(numbers: list[int]) -> None:
     settle(world)
 
 
-def test_the_explorer_sees_messages_that_no_snapshot_has() -> None:
+def test_the_explorer_finds_messages_that_no_snapshot_has() -> None:
     merge = Graph("merge", (("s", "k"), ("t", "k")))
 
     with pytest.raises(Violation, match="O2"):

@@ -1,4 +1,4 @@
-"""What no recovery can need any more is erased in the end, under every protocol; what is not is seen."""
+"""Every protocol erases records that no recovery needs, and the oracle finds those that stay."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def at_every_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def first_leak(protocol: Protocol, graph: str, seeds: int = 40) -> str:
-    """The first complaint of the oracle."""
+    """The oracle's first violation."""
     for seed in range(seeds):
         error = drive(MessageWorld(protocol, sim.GRAPHS[graph], sim.Faults()), seed).error
         if isinstance(error, NeverErased):
@@ -38,7 +38,7 @@ def first_leak(protocol: Protocol, graph: str, seeds: int = 40) -> str:
 
 
 def keeping(machine: type) -> type:
-    """The machine, erasing nothing."""
+    """The machine without its erasures."""
 
     class Keeps(machine):  # type: ignore[misc]
         def handle(self, event: Event) -> list[Effect]:
@@ -53,20 +53,20 @@ class NeverErasesTheOrder(PartialTask):
 
 
 @every_protocol
-def test_nothing_that_no_recovery_needs_stays(protocol: Protocol) -> None:
+def test_records_that_no_recovery_needs_are_erased(protocol: Protocol) -> None:
     for graph in ("diamond", "join"):
         assert first_leak(protocol, graph, seeds=12) == ""
 
 
 @every_protocol
-def test_a_worker_that_erases_nothing_is_seen(protocol: Protocol) -> None:
+def test_a_worker_that_erases_nothing_is_found(protocol: Protocol) -> None:
     assert isinstance(protocol.worker, type)
 
     assert "O17" in first_leak(replace(protocol, worker=keeping(protocol.worker)), "diamond")
 
 
 @pytest.mark.parametrize("name", ["markers", "epochs", "snapshots", "cyclic-snapshots", "partial-recovery"])
-def test_a_coordinator_that_erases_nothing_is_seen(name: str) -> None:
+def test_a_coordinator_that_erases_nothing_is_found(name: str) -> None:
     protocol = MENU[name]
     assert isinstance(protocol.coordinator, type)
 
@@ -75,14 +75,14 @@ def test_a_coordinator_that_erases_nothing_is_seen(name: str) -> None:
     assert f"{COORDINATOR}:begun" in found
 
 
-def test_order_records_that_stay_are_seen() -> None:
+def test_order_records_that_stay_are_found() -> None:
     found = first_leak(replace(MENU["partial-recovery"], worker=NeverErasesTheOrder), "diamond")
 
     assert "k:order/" in found
 
 
-def test_records_of_an_undone_future_are_gone_when_their_writer_begins_again() -> None:
-    """Nobody is shown them, so nobody could erase them."""
+def test_records_of_undone_epochs_are_erased_when_their_writer_restarts() -> None:
+    """No process reads them, so no process could erase them."""
     gone = 0
     for seed in range(60):
         world = MessageWorld(MENU["snapshots"], sim.GRAPHS["diamond"], sim.Faults(4, 0, 0, 0, 0, 0, 0))
@@ -95,8 +95,8 @@ def test_records_of_an_undone_future_are_gone_when_their_writer_begins_again() -
     assert gone > 30
 
 
-def test_what_is_needed_is_not_called_a_leak() -> None:
-    """Without its newest decision a job begins anew: that record is needed, and its checkpoints are."""
+def test_needed_records_are_no_leak() -> None:
+    """Without its newest decision a job restarts from its start, so that record and its checkpoints are needed."""
     world = MessageWorld(MENU["snapshots"], sim.GRAPHS["pipeline"])
     drive(world, 1)
     decisions = [key for key in world.processes[COORDINATOR].storage.framed if key[0] == "commit"]

@@ -1,4 +1,4 @@
-"""The checkpoint lease among crashes, cuts, pauses and clocks of different rates: nothing is found, bugs are."""
+"""The checkpoint lease with crashes, partitions, pauses and skewed clocks: it is sound, and bugs are found."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ BY_SCHEDULES = [
     (LeaseRules(primary=wrong.WaitsTheHoldersTime), "L1|L3", 400),
 ]
 CATCHERS = (1, 5, 16, 37, 86, 92, 220)
-"""Seeds that condemned these bugs when they were looked for last. They are tried first."""
+"""Seeds that condemned these bugs in the last search. They are tried first."""
 
 
 @pytest.mark.parametrize(("rules", "oracles", "seeds"), BY_SCHEDULES)
@@ -76,10 +76,10 @@ def test_the_machines_of_the_planted_bugs_are_sound_without_them() -> None:
 
 TIE: list[Choice] = [("tick", "a", "b"), ("append", "a"), ("execute", "a"), ("execute", "b"), ("start", "b")]
 TIE += [("advance", 1), ("advance", 1), ("report", "c"), ("hear", "c")]
-"""The slowest holder allowed has its last instant when the primary's clock shows the end."""
+"""The slowest allowed holder is in its last instant when the primary's clock shows the end."""
 
 
-def test_a_deadline_that_is_reached_and_not_passed_meets_the_holders_last_instant() -> None:
+def test_a_primary_that_acts_at_the_deadline_meets_the_holders_last_instant() -> None:
     with pytest.raises(Violation, match="L3: b may take a checkpoint"):
         small(2, 0, LeaseRules(primary=wrong.ReachesTheDeadline)).follow(TIE).do(("tick", "a", "c"))
 
@@ -95,7 +95,7 @@ def test_an_elected_holder_that_keeps_its_right_is_condemned() -> None:
         small(1, 1, LeaseRules(wrong.GoesOnAsPrimary)).follow(trace)
 
 
-def test_either_of_boots_and_waiting_is_enough_against_the_twelve_states_and_neither_is_not() -> None:
+def test_boots_or_waiting_alone_prevent_overlapping_leases_and_neither_does_not() -> None:
     (scenario,) = [each for each in lease_scenarios() if each.name.startswith("T07")]
     play(scenario, LeaseRules(primary=wrong.PreemptsItsOwn))
     play(scenario, LeaseRules(wrong.AnyBoot, clocks_reset=False))
@@ -105,20 +105,20 @@ def test_either_of_boots_and_waiting_is_enough_against_the_twelve_states_and_nei
 
 
 def test_a_clock_slower_than_agreed_breaks_the_lease() -> None:
-    """The assumption is needed: a holder at 64 percent of the primary's clock is to be expelled."""
+    """The assumption is needed: a holder at 64 percent of the primary's clock breaks the lease."""
     scope = Scope({"a": 100, "b": 64, "c": 100})
     complaints = (run(seed, scope=scope).complaint for seed in (344, *range(400)))
 
     assert any(str(complaint)[:2] in ("L1", "L3") for complaint in complaints if complaint)
 
 
-def test_a_scope_that_is_too_large_says_so() -> None:
+def test_a_scope_that_is_too_large_is_refused() -> None:
     with pytest.raises(ScopeTooLarge):
         explore(small(leases=2, crashes=1), states_max=200)
 
 
 @pytest.mark.parametrize("schedules", [SCHEDULES // 2, pytest.param(4 * SCHEDULES, marks=pytest.mark.long)])
-def test_whenever_a_lease_is_returned_nothing_of_it_counts_and_the_next_one_is_given_at_once(schedules: int) -> None:
+def test_a_returned_lease_is_never_used_and_the_next_one_is_issued_at_once(schedules: int) -> None:
     happened: Counter[str] = Counter()
     for seed in range(schedules):
         found = run_returning(seed)
@@ -139,13 +139,13 @@ def test_a_bug_planted_around_returns_is_condemned(planted: Planted) -> None:
 
 
 def returning(rates: dict[str, int] | None = None) -> ReturningWorld:
-    """`a` is primary, `b` has the first lease and has begun its work, `c` could have the next one."""
+    """Node `a` is primary, `b` works under the first lease, and `c` is a candidate for the next one."""
     world = ReturningWorld(Scope(rates or RATES[0], commands=0), RETURN_FAULTS)
     leased: list[Choice] = [("elect", "a"), ("report", "b"), ("hear", "b"), ("tick", "a", "b"), ("append", "a")]
     return world.follow([*leased, ("execute", "a"), ("execute", "b"), ("start", "b"), ("report", "c"), ("hear", "c")])
 
 
-def test_the_next_one_has_the_lease_at_once_and_not_when_its_time_is_over() -> None:
+def test_the_next_holder_gets_the_lease_at_once_after_a_return() -> None:
     waiting = returning()
     assert ("tick", "a", "c") not in waiting.possible()
 
@@ -155,7 +155,7 @@ def test_the_next_one_has_the_lease_at_once_and_not_when_its_time_is_over() -> N
     assert waiting.nodes["c"].holds(waiting.now)
 
 
-def test_a_return_that_is_lost_costs_the_rest_of_the_lease_and_no_more() -> None:
+def test_a_lost_return_costs_the_rest_of_the_lease() -> None:
     waiting = returning().follow([("return", "b", 0), *[("advance", 4)] * 3, *[("advance", 1)] * 2, ("elapse", "b")])
     waiting.follow([("advance", 4), ("report", "c"), ("hear", "c"), *[("advance", 1)] * 2])
     assert waiting.now == 20 * waiting.unit
@@ -164,7 +164,7 @@ def test_a_return_that_is_lost_costs_the_rest_of_the_lease_and_no_more() -> None
     waiting.follow([("advance", 1), ("tick", "a", "c")])
 
 
-def test_a_second_return_that_comes_when_the_holder_has_another_lease_ends_nothing() -> None:
+def test_a_duplicate_return_does_not_end_the_holders_next_lease() -> None:
     world = returning().follow([("return", "b", 2), ("returned", "b", 1)])
     world.follow([("tick", "a", "b"), ("append", "a"), ("execute", "a"), ("execute", "b"), ("start", "b")])
     world.follow([("returned", "b", 1)])
@@ -173,13 +173,13 @@ def test_a_second_return_that_comes_when_the_holder_has_another_lease_ends_nothi
     assert world.nodes["a"].primary.lease.token == 2
 
 
-def test_what_the_store_was_asked_to_publish_is_not_taken_back() -> None:
+def test_a_lease_cannot_be_returned_after_its_publish_request() -> None:
     world = returning().follow([("write", "b")])
 
     assert not [choice for choice in world.possible() if choice[0] == "return"]
 
 
-def test_a_primary_that_resigns_is_followed_at_once_and_its_lease_is_waited_for() -> None:
+def test_the_successor_of_a_resigned_primary_waits_for_its_lease() -> None:
     world = returning().follow([("resign", "a"), ("execute", "c"), ("elect", "c")])
     assert world.nodes["c"].primary.lease.token == 1
 

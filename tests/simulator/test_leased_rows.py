@@ -1,4 +1,4 @@
-"""A driver leases maintenance through the log while its standby is as quick or as slow as it can be: bugs are condemned."""
+"""A driver leases maintenance through the log to a standby of any speed: it is sound, and bugs are condemned."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.simulator.leased_rows import PLANTED, LeasedRowsWorld
 STEPS, UNTIL_CAUGHT = 40, 60
 
 
-def test_a_standby_that_is_quick_replaces_no_driver_and_every_lease_is_one_row() -> None:
+def test_a_quick_standby_fences_no_driver_and_every_lease_is_one_row() -> None:
     happened: Counter[str] = Counter()
     for seed in range(60):
         outcome = sim.drive(LeasedRowsWorld(), seed, STEPS)

@@ -1,4 +1,4 @@
-"""Campaigns count what they did; timed runs measure what clocks and failures cost."""
+"""Campaigns count their events; timed runs measure the cost of clocks and failures."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def rates(skew_ms: float, seeds: int = 25) -> tuple[float, float]:
 
 
 def test_wall_clock_snapshots_lose_messages_even_with_perfect_clocks_and_double_them_with_skewed_ones() -> None:
-    """P2 of the literature: no orphans at skew 0, many at several latencies; losses everywhere."""
+    """P2 of the literature: no orphans without skew, many with a skew of several latencies, and losses always."""
     perfect, off_by_one, off_by_five = rates(0), rates(10), rates(50)
 
     assert perfect[0] == 0
@@ -66,7 +66,7 @@ def test_wall_clock_snapshots_lose_messages_even_with_perfect_clocks_and_double_
     assert all(loss > 0.25 for _, loss in (perfect, off_by_one, off_by_five))
 
 
-def test_a_sound_protocol_does_not_care_about_skew() -> None:
+def test_a_sound_protocol_works_with_any_skew() -> None:
     run = sim.measure(markers.protocol(), sim.GRAPHS["cycle"], 1, skew_ms=50, crashes=[(150, "a"), (400, "k")])
 
     assert run.counts["crash"] == 2

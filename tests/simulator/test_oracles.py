@@ -1,4 +1,4 @@
-"""Every oracle sees what it is there for: one planted bug each, found by name, and none in the protocol without it."""
+"""Every oracle finds its planted bug, and none in the protocol without it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.simulator.planted import PLANTED, CapturesTheLastMarker, either, plan
 
 
 def verdict(protocol: Protocol, graph: str, oracle: str, seeds: int = 150) -> Counter[str]:
-    """What the schedules, long ones and usual ones in turn, were condemned for, up to the first by `oracle`."""
+    """Oracles that condemned schedules, long and usual ones in turn, up to the first by `oracle`."""
     found: Counter[str] = Counter()
     for seed in range(seeds):
         error = either(protocol, graph, seed).error
@@ -35,14 +35,14 @@ def verdict(protocol: Protocol, graph: str, oracle: str, seeds: int = 150) -> Co
 
 
 @pytest.mark.parametrize(("protocol", "graph", "oracle"), PLANTED, ids=lambda value: str(getattr(value, "name", value)))
-def test_a_planted_bug_is_seen_by_its_oracle(protocol: Protocol, graph: str, oracle: str) -> None:
+def test_a_planted_bug_is_found_by_its_oracle(protocol: Protocol, graph: str, oracle: str) -> None:
     found = verdict(protocol, graph, oracle)
 
     assert found[oracle] > 0, found
 
 
-def test_a_maximal_line_passes_where_a_timid_one_does_not() -> None:
-    """O4, on the protocol that claims it."""
+def test_a_maximal_line_passes_and_an_older_one_does_not() -> None:
+    """O4, with a protocol that promises it."""
     assert uncoordinated.PROTOCOL.maximal
     timid = replace(uncoordinated.PROTOCOL, plan=plan_timidly)
 
@@ -50,7 +50,7 @@ def test_a_maximal_line_passes_where_a_timid_one_does_not() -> None:
     assert verdict(timid, "diamond", "O4")["O4"] == 1
 
 
-def test_a_violation_says_where_and_replays_from_its_trace() -> None:
+def test_a_violation_names_its_place_and_replays_from_its_trace() -> None:
     protocol, graph, _ = PLANTED[0]
     outcome = next(o for o in (sim.run(protocol, sim.GRAPHS[graph], seed) for seed in range(200)) if not o.ok)
     assert isinstance(outcome.error, Violation)
@@ -64,7 +64,7 @@ def test_a_violation_says_where_and_replays_from_its_trace() -> None:
 
 
 def test_orphans_and_vector_clocks_agree_on_every_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """O1 and O13 are two ways to say the same."""
+    """O1 and O13 are two definitions of the same."""
     seen: Counter[tuple[bool, bool]] = Counter()
 
     def compare(truth: object, line: CutLine, what: str) -> None:
@@ -94,7 +94,7 @@ def line(sent: int, received: int) -> CutLine:
     return {P: p.cut(), Q: q.cut()}
 
 
-def test_o13_sees_an_event_that_the_other_cut_lacks() -> None:
+def test_o13_finds_an_event_that_the_other_cut_lacks() -> None:
     p, q = State(2), State(2)
     q.clock = [3, 1]
     q.lived = 0b10
@@ -106,7 +106,7 @@ def test_o13_sees_an_event_that_the_other_cut_lacks() -> None:
         oracles.judge_causal({P: p.cut(), Q: q.cut()}, "bad")
 
 
-def test_orphans_are_what_is_received_and_not_sent() -> None:
+def test_orphans_are_messages_received_and_not_sent() -> None:
     assert oracles.orphans(line(sent=0b011, received=0b110)) == 0b100
     assert oracles.in_transit(line(sent=0b011, received=0b110)) == 0b001
 
@@ -119,8 +119,8 @@ def test_a_later_line_that_has_less_is_a_step_back() -> None:
         oracles.judge_forward(before, after, "back")
 
 
-def test_a_line_with_an_orphan_is_no_candidate_for_the_best() -> None:
-    """O4 tries oracles, and an inconsistent one that has more does not count."""
+def test_a_line_with_an_orphan_is_no_candidate_for_the_greatest() -> None:
+    """O4 compares all lines, and an inconsistent line with more does not count."""
     empty, full = State(2), State(2)
     empty_q, full_q = State(2), State(2)
     full_q.received, full_q.lived = 0b1, 0b10
@@ -133,7 +133,7 @@ def test_a_line_with_an_orphan_is_no_candidate_for_the_best() -> None:
         oracles.judge_maximal({P: full.cut(), Q: empty_q.cut()}, {**candidates, P: [full.cut()]}, None, "sent")
 
 
-def test_a_message_that_nobody_sent_is_an_orphan() -> None:
+def test_a_message_that_no_process_sent_is_an_orphan() -> None:
     class Invents(markers.Worker):
         def _on_received(self, event):  # type: ignore[no-untyped-def]
             return super()._on_received(replace(event, message=replace(event.message, seq=event.message.seq + 1)))
@@ -144,7 +144,7 @@ def test_a_message_that_nobody_sent_is_an_orphan() -> None:
 
 
 def test_a_replay_in_another_order_is_another_run() -> None:
-    """O3 where sends are regenerated: the bodies tell in which order everything was taken in."""
+    """O3 with regenerated sends: their bodies show the order of all deliveries."""
 
     def backwards(failure: Failure) -> RecoveryPlan:
         plan = synchronous_logging.PROTOCOL.plan(failure)
@@ -157,7 +157,7 @@ def test_a_replay_in_another_order_is_another_run() -> None:
     assert verdict(merging, "join", "O3", seeds=600)["O3"] == 1
 
 
-def test_rows_that_a_sink_showed_stay_where_they_were() -> None:
+def test_published_rows_of_a_sink_keep_their_positions() -> None:
     sink = Process(Q, 0, 1, sim.LinearClock())
     sink.state.rows = [1, 2, 4]
 

@@ -1,4 +1,4 @@
-"""A query with `format("outbox")`, under everything that may fail: no row is lost, or shown twice without a report."""
+"""A query with `format("outbox")` under all faults: no row is lost, or published twice without a report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = (
 
 
 @pytest.mark.parametrize("schedules", [150, pytest.param(8_000, marks=pytest.mark.long)])
-def test_no_row_is_lost_or_shown_twice_although_rows_are_staged_first(schedules):
+def test_no_row_is_lost_or_published_twice_with_rows_staged_first(schedules):
     happened = dict.fromkeys(KINDS, 0)
     for seed in range(schedules):
         outcome = sim.run_outbox_format(seed)
@@ -30,7 +30,7 @@ def test_no_row_is_lost_or_shown_twice_although_rows_are_staged_first(schedules)
 
 
 @pytest.mark.parametrize("lives", [9, pytest.param(60, marks=pytest.mark.long)])
-def test_no_long_or_eager_life_of_a_query_with_the_format_is_condemned(lives):
+def test_no_long_or_eager_schedule_of_a_query_with_the_format_is_condemned(lives):
     for seed in range(lives):
         times = TIMES if seed % 3 == 0 else 1
         outcome = drive(outbox_format_world(seed, times=times), seed, OUTBOX_STEPS, OUTBOX_FAULT_RATE, Eager)

@@ -1,4 +1,4 @@
-"""A plain query with an outbox, under everything that may fail: no row is lost, or shown twice without a report."""
+"""A plain query with an outbox under all faults: no row is lost, or published twice without a report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = (
 
 
 @pytest.mark.parametrize("schedules", [200, pytest.param(8_000, marks=pytest.mark.long)])
-def test_no_row_is_lost_or_shown_twice_without_a_report_and_every_next_step_works(schedules):
+def test_no_row_is_lost_or_published_twice_without_a_report_and_all_recovery_advice_works(schedules):
     happened = dict.fromkeys(KINDS, 0)
     for seed in range(schedules):
         outcome = sim.run_outbox(seed)
@@ -33,7 +33,7 @@ def test_no_row_is_lost_or_shown_twice_without_a_report_and_every_next_step_work
 
 
 @pytest.mark.parametrize("schedules", [50, pytest.param(8_000, marks=pytest.mark.long)])
-def test_no_row_is_lost_or_shown_twice_where_the_publish_overlaps_with_the_next_batch(schedules):
+def test_no_row_is_lost_or_published_twice_if_a_publish_overlaps_with_the_next_batch(schedules):
     for seed in range(schedules):
         outcome = sim.run_overlapping(seed)
         assert outcome.ok, f"seed {seed}: {outcome.error}"
@@ -49,7 +49,7 @@ def test_a_planted_bug_of_overlap_is_caught(plant, monkeypatch):
 
 
 @pytest.mark.parametrize("lives", [pytest.param(9, marks=pytest.mark.smoke), pytest.param(60, marks=pytest.mark.long)])
-def test_no_long_or_eager_life_of_a_query_is_condemned(lives):
+def test_no_long_or_eager_schedule_of_a_query_is_condemned(lives):
     for seed in range(lives):
         times = TIMES if seed % 3 == 0 else 1
         outcome = drive(outbox_world(seed, times=times), seed, OUTBOX_STEPS, OUTBOX_FAULT_RATE, Eager)

@@ -1,6 +1,6 @@
-"""Whatever vanishes, comes twice, out of order or too early at a sink is seen, under every protocol.
+"""Rows that a sink loses, repeats, reorders or publishes too early are found, under every protocol.
 
-Each planted bug is put into every protocol of the menu: into the host, or around the machines.
+Each bug is planted in every protocol of the menu: in the host, or around the machines.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from checkpoint_protocols.vocabulary import Deliver, SinkOp, SinkTransaction
 
 SOUND = [protocol for protocol in MENU.values() if protocol.sound]
 SEEDS = 60
-"""Schedules until a bug counts as not found; most are found in the first."""
+"""Schedules until a bug counts as missed; most are found in the first."""
 
 every_protocol = pytest.mark.parametrize("protocol", SOUND, ids=lambda protocol: protocol.name)
 
@@ -43,14 +43,14 @@ def condemned(
 
 
 class Vanishing(MessageWorld):
-    """The sink answers and shows nothing."""
+    """The sink answers and publishes nothing."""
 
     def publish(self, process: Process) -> SinkPublication:
         return process.publishing.pop(0)
 
 
 class Doubling(MessageWorld):
-    """Everything is shown twice."""
+    """Every row is published twice."""
 
     def publish(self, process: Process) -> SinkPublication:
         process.publishing.insert(0, process.publishing[0])
@@ -59,7 +59,7 @@ class Doubling(MessageWorld):
 
 
 class Reversing(MessageWorld):
-    """The rows of a transaction come out backwards."""
+    """The rows of a transaction are published backwards."""
 
     def publish(self, process: Process) -> SinkPublication:
         first = process.publishing[0]
@@ -68,7 +68,7 @@ class Reversing(MessageWorld):
 
 
 class Overtaking(MessageWorld):
-    """A later transaction is carried out before an earlier one."""
+    """A later transaction is published before an earlier one."""
 
     def publish(self, process: Process) -> SinkPublication:
         process.publishing.append(process.publishing.pop(0))
@@ -77,11 +77,11 @@ class Overtaking(MessageWorld):
 
 @every_protocol
 @pytest.mark.parametrize(("world", "oracle"), [(Vanishing, "O16"), (Doubling, "O14"), (Reversing, "O15")])
-def test_what_a_sink_does_wrong_is_seen(protocol: Protocol, world: type[MessageWorld], oracle: str) -> None:
+def test_a_wrong_sink_is_found(protocol: Protocol, world: type[MessageWorld], oracle: str) -> None:
     assert condemned(protocol, oracle, world)
 
 
-def test_transactions_that_overtake_each_other_are_seen() -> None:
+def test_transactions_that_overtake_each_other_are_found() -> None:
     assert condemned(MENU["synchronous-logging"], "O15", Overtaking)
 
 
@@ -92,7 +92,7 @@ Change = Callable[[AnyMessageMachine, list[Effect]], list[Effect]]
 
 
 def changed(protocol: Protocol, change: Change) -> Protocol:
-    """The protocol, with whatever its workers answer changed, and without their invariants."""
+    """The protocol with changed effects of its workers, without their invariants."""
     assert isinstance(protocol.worker, type)
 
     class Changed(protocol.worker):  # type: ignore[name-defined,misc]
@@ -100,7 +100,7 @@ def changed(protocol: Protocol, change: Change) -> Protocol:
             return change(self, super().handle(event))
 
         def _ensure(self, holds: bool, what: str) -> None:
-            """Off: the view from outside is tested."""
+            """Off, so that only the oracles can find the bug."""
 
     return replace(protocol, worker=Changed)
 
@@ -110,18 +110,18 @@ def shows_nothing(machine: AnyMessageMachine, effects: list[Effect]) -> list[Eff
 
 
 def shows_everything_it_delivers(machine: AnyMessageMachine, effects: list[Effect]) -> list[Effect]:
-    """Before it is logged or in a checkpoint: a failure takes it back."""
+    """Publish before a log or a checkpoint, so that a failure undoes published rows."""
     delivered = sum(isinstance(effect, Deliver) for effect in effects)
     if machine.graph.outputs[machine.me] or not delivered:
         return shows_nothing(machine, effects)
-    first = getattr(machine, "told", 0)
-    machine.told = first + delivered  # type: ignore[attr-defined]
+    first = getattr(machine, "published", 0)
+    machine.published = first + delivered  # type: ignore[attr-defined]
     rest = shows_nothing(machine, effects)
     return [*rest, SinkTransaction(SinkOp.COMMIT, f"early {first}", first, first + delivered)]
 
 
 def shows_where_nobody_looks(machine: AnyMessageMachine, effects: list[Effect]) -> list[Effect]:
-    """Processes that are no sinks show what they deliver."""
+    """Processes that are no sinks publish their deliveries."""
     delivered = any(isinstance(effect, Deliver) for effect in effects)
     if not machine.graph.outputs[machine.me] or not delivered:
         return effects
@@ -129,7 +129,7 @@ def shows_where_nobody_looks(machine: AnyMessageMachine, effects: list[Effect]) 
 
 
 def forgetful(protocol: Protocol) -> Protocol:
-    """A life that begins does not ask its sink how much is shown."""
+    """An incarnation starts without its sink's number of published rows."""
 
     def worker(birth: Birth) -> AnyMessageMachine:
         return protocol.worker(replace(birth, shown=0))
@@ -138,32 +138,32 @@ def forgetful(protocol: Protocol) -> Protocol:
 
 
 @every_protocol
-def test_a_sink_that_never_shows_anything_is_seen(protocol: Protocol) -> None:
+def test_a_sink_that_publishes_nothing_is_found(protocol: Protocol) -> None:
     assert condemned(changed(protocol, shows_nothing), "O16")
 
 
 @every_protocol
-def test_rows_that_are_shown_at_once_and_undone_later_are_seen(protocol: Protocol) -> None:
-    """Synchronous logging delivers what is durable only, so there this is right until a life forgets what it showed."""
+def test_rows_that_are_published_at_once_and_undone_later_are_found(protocol: Protocol) -> None:
+    """Synchronous logging delivers only durable messages, so there O14 finds it: a restart publishes again."""
     found = [condemned(changed(protocol, shows_everything_it_delivers), oracle) for oracle in ("O11", "O14")]
 
     assert any(found)
 
 
 @every_protocol
-def test_rows_of_a_process_that_is_no_sink_are_seen(protocol: Protocol) -> None:
+def test_rows_of_a_process_that_is_no_sink_are_found(protocol: Protocol) -> None:
     planted = changed(protocol, shows_where_nobody_looks)
 
     assert condemned(planted, "O16") or condemned(planted, "O11")
 
 
 @every_protocol
-def test_a_life_that_forgets_what_is_shown_is_seen(protocol: Protocol) -> None:
+def test_an_incarnation_that_forgets_published_rows_is_found(protocol: Protocol) -> None:
     assert condemned(forgetful(protocol), "O14")
 
 
 @every_protocol
-def test_the_same_protocols_without_a_bug_are_not(protocol: Protocol) -> None:
+def test_the_same_protocols_without_a_bug_are_sound(protocol: Protocol) -> None:
     def same(machine: AnyMessageMachine, effects: list[Effect]) -> list[Effect]:
         return effects
 

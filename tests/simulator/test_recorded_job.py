@@ -79,7 +79,7 @@ def test_a_restart_between_two_epochs_is_no_interval(tmp_path: Path) -> None:
 
 
 def program(folder: Path) -> tuple[World, World]:
-    """Stage `main` sends what stage `model` reads and writes out."""
+    """A program of two stages: `model` reads the output of `main`."""
     to_model, model_out = f"sink/{SINK}", "sink/predictions"
     main = (GraphNode(id=SOURCE), GraphNode(id=TOTALS, inputs=(SOURCE,)), GraphNode(id=to_model, inputs=(TOTALS,)))
     edge = f"source/{SINK}"
@@ -116,23 +116,23 @@ def test_figures_are_in_the_jobs_own_units(command: CommandLine, tmp_path: Path)
     assert busy["sender-logging"]["log bytes"] > usual["sender-logging"]["log bytes"]
 
 
-def test_the_table_says_what_was_recorded_and_what_is_assumed(command: CommandLine, tmp_path: Path) -> None:
+def test_the_table_names_recorded_and_assumed_values(command: CommandLine, tmp_path: Path) -> None:
     job(tmp_path / "store")
 
-    told = command("compare", "--store", tmp_path / "store", "--runs", "1").out
+    output = command("compare", "--store", tmp_path / "store", "--runs", "1").out
 
-    assert "one every 5.0 s" in told
-    assert "200 of a source in an epoch" in told
-    assert "Assumed: a hop" in told
-    assert "coordinated" in told
+    assert "one every 5.0 s" in output
+    assert "200 of a source in an epoch" in output
+    assert "Assumed: a hop" in output
+    assert "coordinated" in output
 
 
 def test_a_named_process_is_killed_in_the_jobs_time(command: CommandLine, tmp_path: Path) -> None:
     job(tmp_path / "store")
 
-    told = command("compare", "--store", tmp_path / "store", "--runs", "1", "--crash", "operator:totals@6000")
+    output = command("compare", "--store", tmp_path / "store", "--runs", "1", "--crash", "operator:totals@6000")
 
-    assert "killed: operator:totals at 6000 ms" in told.out
+    assert "killed: operator:totals at 6000 ms" in output.out
 
 
 @pytest.mark.parametrize("epochs", [0, 1])
@@ -154,7 +154,7 @@ def test_an_outbox_has_no_protocol_to_compare(command: CommandLine, tmp_path: Pa
 
 
 @pytest.mark.parametrize("option", [("--graph", "pair"), ("--state-bytes", "1"), ("--interval-ms", "5")])
-def test_what_the_store_has_recorded_is_not_given_as_well(
+def test_options_that_the_store_has_recorded_are_refused(
     command: CommandLine, tmp_path: Path, option: tuple[str, str]
 ) -> None:
     answer = command("compare", "--store", tmp_path / "store", *option)

@@ -1,4 +1,4 @@
-"""A simulated run as a file: it replays, it tells the same, and whatever was changed in it is found."""
+"""A recorded simulation replays with the same events, and any change of its file is found."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEEDS = (2, 5)
 
 
 def recorded(protocol: str, seed: int, folder: Path) -> tuple[sim.ScheduleOutcome, Recording]:
-    """A run, and what is read back of it."""
+    """A run, and its recording as read from a file."""
     scenario = sim.Scenario(protocol, sim.graphs_of(protocol)[-1], seed)
     outcome, file = scenario.run(), folder / "run.jsonl"
     file.write_text(recording(scenario, outcome.trace).as_text())
@@ -28,7 +28,7 @@ def recorded(protocol: str, seed: int, folder: Path) -> tuple[sim.ScheduleOutcom
 
 
 @pytest.mark.parametrize("protocol", SOUND)
-def test_a_recorded_run_of_every_protocol_replays_and_tells_the_same(protocol: str, tmp_path: Path) -> None:
+def test_a_recorded_run_of_every_protocol_replays_with_the_same_events(protocol: str, tmp_path: Path) -> None:
     for seed in SEEDS:
         outcome, found = recorded(protocol, seed, tmp_path)
 
@@ -51,11 +51,11 @@ def test_a_condemned_run_is_condemned_for_the_same_reason_by_its_file(tmp_path: 
 
 
 def changed(lines: list[dict], number: int, **fields: object) -> str:
-    """The file with other fields in one line."""
+    """The file with changed fields in one line."""
     return "".join(f"{json.dumps({**line, **fields} if n == number else line)}\n" for n, line in enumerate(lines, 1))
 
 
-def test_whatever_was_changed_in_a_file_is_found(tmp_path: Path) -> None:
+def test_any_change_of_a_file_is_found(tmp_path: Path) -> None:
     _, found = recorded("epochs", 5, tmp_path)
     lines = [json.loads(line) for line in found.as_text().splitlines()]
     file, told = tmp_path / "other.jsonl", next(n for n, line in enumerate(lines[1:], 2) if line["moments"])
@@ -94,7 +94,7 @@ def test_a_damaged_file_is_refused_and_the_line_named(damage, says: str, tmp_pat
         read_recording(file)
 
 
-def test_a_graph_of_ones_own_is_in_the_file(tmp_path: Path) -> None:
+def test_a_custom_graph_is_in_the_file(tmp_path: Path) -> None:
     own = Graph("mine", (("s", "a"), ("a", "a"), ("a", "k")))
     scenario = sim.Scenario("epochs", "mine", 3, own=own)
     file = tmp_path / "run.jsonl"
@@ -104,7 +104,7 @@ def test_a_graph_of_ones_own_is_in_the_file(tmp_path: Path) -> None:
     assert difference(read_recording(file)) is None
 
 
-def test_the_command_replays_what_it_has_recorded(tmp_path: Path, capsys: Captured) -> None:
+def test_the_command_replays_its_recording(tmp_path: Path, capsys: Captured) -> None:
     file = str(tmp_path / "run.jsonl")
     assert exit_code(("simulate", "-p", "coordinated", "-g", "cycle", "--seed", "4", "--record", file)) == 0
     told = capsys.readouterr().out
@@ -129,7 +129,7 @@ def test_the_command_replays_what_it_has_recorded(tmp_path: Path, capsys: Captur
         (("--replay", "/nowhere/run.jsonl"), "/nowhere/run.jsonl: No such file"),
     ],
 )
-def test_what_does_not_go_together_is_said(arguments: tuple[str, ...], says: str, capsys: Captured) -> None:
+def test_options_that_exclude_each_other_are_refused(arguments: tuple[str, ...], says: str, capsys: Captured) -> None:
     assert exit_code(("simulate", *arguments)) == 2
     assert says in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""The reduced exploration judges as the full one does: the same ends, the same bugs; and a reduction that is none is noticed."""
+"""The reduced exploration finds the same ends and bugs as the full one, and an unsound reduction is found."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LONG = [
     ("asynchronous-logging", PAIR),
     ("cyclic-snapshots", LOOP),
 ]
-"""Of a failure each, so that recoveries are among them."""
+"""Scopes with one failure each, so that they have recoveries."""
 
 SCOPES = [*SMALL, *(pytest.param(*scope, marks=pytest.mark.long) for scope in LONG)]
 
@@ -54,7 +54,7 @@ PLANTED = {**BUGS, ON_THE_LOOP: (markers.protocol(worker=ForgetsReplays), LOOP)}
 
 
 def verdict(protocol: Protocol, graph: Graph, reduced: bool) -> str | None:
-    """The oracle that complains; None if nobody does."""
+    """The oracle that condemns the scope, or None."""
     try:
         explore(MessageWorld(protocol, graph, crashes(1), 1), reduced=reduced)
     except Violation as violation:
@@ -78,14 +78,14 @@ def test_a_planted_bug_is_condemned_by_both(bug: str) -> None:
 
 
 def unsound(monkeypatch: pytest.MonkeyPatch, reduces: Callable[[MessageWorld, list[Choice]], list[Choice]]) -> bool:
-    """Whether the ends of a scope differ under another reduction."""
+    """Return True if another reduction changes the ends of a scope."""
     full = explore(MessageWorld(MENU["coordinated"], PAIR, crashes(1), 1))
     monkeypatch.setattr(message_world, "enough", reduces)
     return explore(MessageWorld(MENU["coordinated"], PAIR, crashes(1), 1), reduced=True).finals != full.finals
 
 
-def test_one_process_after_the_other_is_no_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever goes first sees nothing of the others: ends are missed, and the comparison says so."""
+def test_running_one_process_after_the_other_is_unsound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first process runs without effects of the others: ends are missed, and the comparison finds it."""
 
     def first_come(world: MessageWorld, choices: list[Choice]) -> list[Choice]:
         return choices[:1] if not message_world.can_fail(world) else choices
@@ -93,8 +93,8 @@ def test_one_process_after_the_other_is_no_reduction(monkeypatch: pytest.MonkeyP
     assert unsound(monkeypatch, first_come)
 
 
-def test_failures_must_not_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recovery that is taken for the last one while somebody may still fail: what fails in it is missed."""
+def test_a_reduction_that_ignores_later_failures_is_unsound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reduces in a recovery while a process may still fail, so that failures within the recovery are missed."""
 
     def too_early(world: MessageWorld, choices: list[Choice]) -> list[Choice]:
         return [choice for choice in choices if choice[0] in ("restore", "publish", "read")][:1] or choices

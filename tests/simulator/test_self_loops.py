@@ -1,4 +1,4 @@
-"""A process that sends to itself is a loop like any other."""
+"""Protocols for loops work on a process that sends to itself; others refuse it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_protocols_without_loops_refuse_a_self_loop(name: str) -> None:
         MessageWorld(MENU[name], SELF_LOOP)
 
 
-def test_nobody_is_cut_off_from_itself() -> None:
+def test_no_process_is_cut_off_from_itself() -> None:
     world = MessageWorld(MENU["markers"], SELF_LOOP, sim.Faults())
 
     cuts = {choice[1:] for choice in world.faults() if choice[0] == "cut"}

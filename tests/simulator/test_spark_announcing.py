@@ -1,4 +1,4 @@
-"""A driver that stood still within a publish, while its successor published the epoch: what it announces when it goes on."""
+"""A driver that was paused within a publish does not announce an epoch that its successor published."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_STEPS = 5_000
 
 
 def woken(core_of):
-    """The world in which the first driver has gone on, to its end; the sink and the epoch that both were asked to publish."""
+    """The first driver at its end, after a pause in the publish of an epoch that its successor has published."""
     world = SparkWorld(core_of, rows=4)
     world.do(("begin",))
     sink, epoch = until(world, 0, lambda: asked(world))
@@ -27,13 +27,13 @@ def woken(core_of):
 
 
 def asked(world):
-    """A sink, and an epoch of the first driver that its lane may publish at once."""
+    """A sink, and an epoch of the first driver that its publisher may publish at once."""
     lanes = world.drivers[0].lanes.values()
     return next(((lane.sink, lane.now.epoch) for lane in lanes if lane.now and lane.now.files), None)
 
 
 def until(world, number, reached):
-    """Let one driver work, and nothing fail."""
+    """Let one driver work without faults."""
     for _ in range(MOST_STEPS):
         if found := reached():
             return found
@@ -48,6 +48,6 @@ def test_a_driver_that_was_replaced_within_a_publish_ends_as_fenced():
     assert stale.ending.outcome is Outcome.FENCED
 
 
-def test_one_that_announces_what_its_successor_published_is_condemned():
+def test_a_driver_that_announces_its_successors_publish_is_condemned():
     with pytest.raises(Violation, match=r"O6.*incarnation 1 announces epoch"):
         woken(core_with(a_replaced_driver_announces_what_its_successor_published))

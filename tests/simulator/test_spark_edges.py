@@ -1,4 +1,4 @@
-"""Edges and the loop of the simulated job: no row in flight is lost or comes twice, and what would lose one is caught."""
+"""Edges and the loop of the simulated job lose and repeat no row in flight, and bugs that would are caught."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from checkpoint_lab.violations import ErasedTooEarly, Orphan, Violation
 
 ENOUGH = 200
 SEEDS = [*range(60), 383, 416]
-"""In the last two a driver dies after it has released segments, and before it deletes them."""
+"""In the last two a driver dies after the release of segments, before it deletes them."""
 
 
 def caught(name, core_of=shipped):
@@ -32,28 +32,28 @@ def caught(name, core_of=shipped):
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
-def test_a_planted_bug_in_what_an_incarnation_does_about_edges_is_caught(plant):
+def test_a_planted_bug_in_the_edges_of_an_incarnation_is_caught(plant):
     caught(plant.__name__, core_with(plant))
 
 
 @pytest.mark.parametrize("plant", PATCHED, ids=lambda plant: plant.__name__)
-def test_a_planted_bug_in_what_is_counted_or_given_up_is_caught(plant, monkeypatch):
+def test_a_planted_bug_in_counts_and_releases_of_segments_is_caught(plant, monkeypatch):
     plant(monkeypatch.setattr)
     caught(plant.__name__)
 
 
-def test_a_batch_misses_a_segment_that_was_given_up_too_early():
+def test_a_batch_misses_a_segment_that_was_released_too_early():
     core_of = core_with(what_is_still_in_flight_is_given_up)
     errors = (str(run(seed, core_of).error) for seed in (11, *range(ENOUGH)))
     assert any(error.startswith("O12: segment") for error in errors)
 
 
-# -- the schedules are worth something ----------------------------------------------------------------------------------
+# -- coverage of the schedules ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def worlds():
-    """Some schedules as they end."""
+    """Worlds at the end of some schedules."""
     found = []
     for seed in SEEDS:
         world = spark_world(seed)
@@ -74,12 +74,12 @@ def test_epochs_are_decided_and_restored_with_rows_in_flight(worlds, edge):
     assert any(cut.files for cut in begun)
 
 
-def test_rows_come_round_more_than_once_and_are_consumed_in_the_end(worlds):
+def test_rows_pass_the_loop_more_than_once_and_are_consumed_in_the_end(worlds):
     last = [world.durable.manifests()[-1].edges[LOOP] for world in worlds]
     assert {(cut.consumed, cut.produced) for cut in last} == {(36, 36)}
 
 
-def test_segments_are_really_deleted_and_some_never_are(worlds):
+def test_most_released_segments_are_deleted_and_some_never_are(worlds):
     spent = [path in world.durable.segments for world in worlds for path in world.durable.spent]
     assert spent.count(False) > 100
     assert spent.count(True) > 3
@@ -94,18 +94,18 @@ def test_an_epoch_whose_segment_is_gone_is_found(worlds):
         judge_restores(damaged, shipped, world.rows)
 
 
-def test_going_back_without_what_was_in_flight_is_found_though_nobody_died(worlds):
+def test_a_restore_without_rows_in_flight_is_found_without_a_crash(worlds):
     world = next(each for each in worlds if not each.deaths and any(cut.files for cut in cuts([each], LOOP)))
     judge_restores(world.durable, shipped, world.rows)
     with pytest.raises(Violation):
         judge_restores(world.durable, core_with(what_was_in_flight_is_not_put_back), world.rows)
 
 
-# -- what is expected of a cut ------------------------------------------------------------------------------------------
+# -- expected content of a cut ------------------------------------------------------------------------------------------
 
 
-def test_what_is_still_to_come_from_the_loop_is_not_expected_yet():
-    """Row 2 of source a goes round twice, and is input again after its second round."""
+def test_rows_in_the_loop_are_not_expected_yet():
+    """Row 2 of source a passes the loop twice, and is input again after its second round."""
     cursors = {"a": 3, "b": 0}
     whole = expected(cursors, {})
     waiting = expected(cursors, {LOOP: [Row(2, 1, Name("a", 2, 1))]})
@@ -115,7 +115,7 @@ def test_what_is_still_to_come_from_the_loop_is_not_expected_yet():
     assert expected(cursors, {LOOP: [Row(2, 1, Name("a", 2))]}).produced[LOOP] == 2
 
 
-def test_what_is_on_the_edge_between_the_operators_is_not_expected_behind_it():
+def test_rows_on_the_edge_between_operators_are_not_expected_after_it():
     row = Row(1, 1, Name("a", 1))
     found = expected({"a": 2, "b": 0}, {LATER: [row]})
     assert found.counts["counts"].total() == 2
@@ -140,6 +140,6 @@ def test_rows_that_cannot_be_in_flight_are_condemned(in_flight):
         expected({"a": 3, "b": 0}, in_flight)
 
 
-def test_some_rows_never_go_round_and_some_end_in_a_round_that_nobody_sees():
+def test_the_rounds_of_rows_include_none_and_odd_numbers():
     assert {0, 1} < set(spark_store.ROUNDS)
     assert max(spark_store.ROUNDS) % 2 == 1

@@ -1,4 +1,4 @@
-"""Sinks that get the rows of several epochs at once: none is lost or comes twice, and what would lose one is caught."""
+"""Sinks that publish the rows of several epochs at once lose and repeat none, and bugs that would are caught."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from checkpoint_lab.schedules import PATIENT, SPARK_STEPS, Driver, drive, spark_
 
 ENOUGH = 200
 RARE = 0.02
-"""Of faults: a driver's first epoch holds nothing back, so drivers have to live for a while."""
+"""Rate of faults: a driver's first epoch defers no rows, so drivers have to run for a while."""
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
-def test_a_planted_bug_in_what_is_held_back_is_caught(plant):
+def test_a_planted_bug_in_deferred_rows_is_caught(plant):
     seeds = seeds_for(
         "rules of rows held back", plant.__name__, (seed for seed in range(ENOUGH) if seed % 7 in PATIENT)
     )
@@ -27,7 +27,7 @@ def test_a_planted_bug_in_what_is_held_back_is_caught(plant):
 
 
 class Ambush(Driver):
-    """A driver dies as soon as an epoch is decided that holds rows back."""
+    """A driver dies as soon as an epoch with deferred rows commits."""
 
     died = 0
 
@@ -40,7 +40,7 @@ class Ambush(Driver):
             super().do(("end", "crash", self.world.drivers.index(self.world.current)))
 
 
-def test_a_driver_that_dies_with_rows_held_back_leaves_them_to_the_next_one():
+def test_a_driver_that_dies_with_deferred_rows_leaves_them_to_its_successor():
     ambushed = 0
     for seed in (seed for seed in range(60) if seed % 7 in PATIENT):
         drivers = []

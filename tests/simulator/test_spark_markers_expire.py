@@ -1,4 +1,4 @@
-"""Sinks that forget their markers while no driver lives, as a broker does after seven days: nothing is shown twice."""
+"""Sinks that lose their markers while no driver runs, as a broker does after seven days, publish no row twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEEDS = range(100)
 
 
 def world(seed, core_of):
-    """Every other job's every batch ends an epoch."""
+    """In every other job, every batch ends an epoch."""
     return SparkWorld(core_of, shape=shape_of(every_batch=seed % 2 == 1, patient=()), forgetful=True)
 
 
@@ -34,7 +34,7 @@ def test_no_schedule_is_condemned_and_markers_expire(schedules):
 
 
 def test_a_first_acknowledgement_that_is_not_in_the_log_is_caught():
-    """By what it leads to: rows that come again."""
+    """It is found by its effect: repeated rows."""
     plant = a_first_acknowledgement_waits_for_the_next_epoch
     found = next((outcome for outcome in (run(seed, core_with(plant)) for seed in SEEDS) if not outcome.ok), None)
     assert found is not None, f"{plant.__name__}: no schedule of {len(SEEDS)} is condemned"

@@ -1,4 +1,4 @@
-"""Whoever operates a job goes back, replaces sinks and sources, loses rows and logs, obeys errors: nothing is lost in silence."""
+"""An operator restores, replaces sinks and sources, loses rows and logs, follows recovery advice: no silent loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ENOUGH = 1_600
 
 
 @pytest.mark.parametrize("schedules", [60, pytest.param(2_000, marks=pytest.mark.long)])
-def test_no_row_is_lost_or_repeated_unless_somebody_was_told_and_every_way_out_works(schedules):
+def test_no_row_is_lost_or_repeated_without_a_report_and_all_recovery_advice_works(schedules):
     kinds = ["restore", "replace", "damage", "lose", "accept", "obey", "correct", "repair", "crash", "sweep", "publish"]
     happened = dict.fromkeys(kinds, 0)
     for seed in range(schedules):
@@ -25,7 +25,7 @@ def test_no_row_is_lost_or_repeated_unless_somebody_was_told_and_every_way_out_w
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
-def test_a_planted_bug_in_the_rules_of_going_back_is_caught(plant, monkeypatch):
+def test_a_planted_bug_in_the_rules_of_restores_is_caught(plant, monkeypatch):
     plant(monkeypatch)
     seeds = known_first(SEEDS.get(plant.__name__), (*CATCHERS, *range(ENOUGH)))
     found = next((each for each in map(sim.run_operated, seeds) if each.condemned), None)

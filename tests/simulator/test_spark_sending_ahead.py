@@ -1,4 +1,4 @@
-"""Sinks that are sent rows before their epoch is decided: every fault happens, and what would show a row wrongly is caught."""
+"""Sinks with early sends: every fault happens, and bugs that would publish a wrong row are caught."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from checkpoint_lab.spark_sink import SparkSink
 
 ENOUGH = 400
 SEEDS = [seed for seed in range(ENOUGH) if seed % 11 in AHEAD]
-"""Of jobs that send rows ahead."""
+"""Seeds of jobs with early sends."""
 
 
 def first_failure(name):
@@ -42,7 +42,7 @@ def test_no_schedule_is_condemned_and_every_kind_of_fault_happens(schedules, mon
 
 
 @pytest.mark.parametrize("plant", PLANTED_AHEAD, ids=lambda plant: plant.__name__)
-def test_a_planted_bug_in_what_a_sink_does_about_rows_sent_ahead_is_caught(plant, monkeypatch):
+def test_a_planted_bug_in_early_sends_is_caught(plant, monkeypatch):
     plant(monkeypatch.setattr)
     found = first_failure(plant.__name__)
     assert found is not None, f"{plant.__name__}: no schedule of {len(SEEDS)} is condemned"
@@ -51,8 +51,8 @@ def test_a_planted_bug_in_what_a_sink_does_about_rows_sent_ahead_is_caught(plant
     assert (type(again.error), str(again.error)) == (type(found.error), str(found.error))
 
 
-def test_a_commit_before_the_decision_is_caught_by_what_it_leads_to_as_well(monkeypatch):
-    """Without the oracle that compares what is shown with what is decided: rows come again when a driver has died."""
+def test_an_early_commit_is_caught_by_repeated_rows_too(monkeypatch):
+    """Without the oracle that compares published with committed rows: rows are repeated after a driver has died."""
     rows_are_committed_before_the_decision(monkeypatch.setattr)
     monkeypatch.setattr(SparkSink, "judge_shown", lambda sink, shared: None)
     found = first_failure(rows_are_committed_before_the_decision.__name__)

@@ -1,4 +1,4 @@
-"""A job that is a stage of a program: its sinks publish released epochs only, and all of them in the end."""
+"""Sinks of a stage publish released epochs only, and all of them in the end."""
 
 from __future__ import annotations
 

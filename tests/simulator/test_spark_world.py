@@ -1,11 +1,11 @@
-"""The rules that ship, hosted by a world in which everything may fail at every step: sound, and not for want of looking."""
+"""The shipped rules in a world with faults at every step are sound, and planted bugs are found."""
 
 from __future__ import annotations
 
 import pytest
 from host_bugs import PLANTED, core_with
 from measured import SHORT, seeds_for
-from rules_bugs import PLANTED_BESIDE
+from rules_bugs import PLANTED_AROUND
 from spark_lives import run, world
 
 import checkpoint_lab as sim
@@ -39,27 +39,27 @@ def test_no_schedule_is_condemned_and_every_kind_of_fault_happens(schedules):
 
 
 @pytest.mark.parametrize("lives", [pytest.param(8, marks=pytest.mark.smoke), pytest.param(40, marks=pytest.mark.long)])
-def test_no_long_or_eager_life_of_a_job_is_condemned(lives):
+def test_no_long_or_eager_schedule_of_a_job_is_condemned(lives):
     soon = {seed for (where, _), seed in SHORT.items() if where != "surroundings"}  # those run without each bug there
     outcomes = [run(seed) for seed in {*range(lives), *soon}]
     assert [(outcome.seed, outcome.error) for outcome in outcomes if not outcome.ok] == []
 
 
 def caught(where, name, core_of):
-    """Schedules condemn the bug."""
+    """Assert that a schedule condemns the bug."""
     found = first_failure(where, name, core_of)
     assert found is not None, f"{name}: no schedule of {ENOUGH} is condemned"
     print(f"{name}: seed {found.seed}, {len(found.trace)} steps: {str(found.error).splitlines()[0]}")
     return found
 
 
-# One kind of verdict each, among them a machine's; the long ones are of the same kinds.
+# One of each kind of verdict, with a machine's; the long ones are of the same kinds.
 @pytest.mark.parametrize(
     "plant",
     [plant if at % 10 == 0 else pytest.param(plant, marks=pytest.mark.long) for at, plant in enumerate(PLANTED)],
     ids=lambda plant: plant.__name__,
 )
-def test_a_condemned_schedule_is_condemned_in_the_same_way_from_its_trace_and_from_its_seed(plant):
+def test_a_condemned_schedule_repeats_its_verdict_from_trace_and_seed(plant):
     core_of = core_with(plant)
     found = caught("rules of an incarnation", plant.__name__, core_of)
     for again in (sim.replay(lambda: world(found.seed, core_of), found), run(found.seed, core_of)):
@@ -72,12 +72,12 @@ def test_a_planted_bug_in_the_rules_of_an_incarnation_is_caught(plant):
     caught("rules of an incarnation", plant.__name__, core_with(plant))
 
 
-@pytest.mark.parametrize("plant", PLANTED_BESIDE, ids=lambda plant: plant.__name__)
-def test_a_planted_bug_in_the_rules_beside_it_is_caught(plant, monkeypatch):
+@pytest.mark.parametrize("plant", PLANTED_AROUND, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_in_the_rules_around_an_incarnation_is_caught(plant, monkeypatch):
     plant(monkeypatch)
     caught("rules beside it", plant.__name__, shipped)
 
 
 def test_the_bugs_that_are_planted_differ():
-    bugs = PLANTED + PLANTED_BESIDE
+    bugs = PLANTED + PLANTED_AROUND
     assert len({plant.__name__ for plant in bugs}) == len(bugs) > 50

@@ -1,4 +1,4 @@
-"""Programs that edges join, with the index protocol: every line is a cut, every segment is read once; bugs are caught."""
+"""Programs joined by edges, with the index protocol: every line is a cut, every segment is read once, bugs are caught."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What survives a crash, and what channels owe."""
+"""Records that survive a crash, and promises of channels."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ RECORD = {"incarnation": 1, "index": 3, "text": "ä", "messages": [[1, 2]]}
 P = ProcessId("p")
 
 
-def test_a_torn_record_is_unreadable_wherever_it_is_torn() -> None:
+def test_a_record_torn_at_any_byte_is_unreadable() -> None:
     framed = frame(RECORD)
 
     assert unframe(framed) == RECORD
     assert [cut for cut in range(len(framed)) if unframe(framed[:cut]) is not None] == []
 
 
-def test_a_torn_write_leaves_what_was_there_before() -> None:
+def test_a_torn_write_keeps_the_old_record() -> None:
     storage = Storage()
     storage.tear(Write(("log", "1"), frame(RECORD), "t", None))
     assert storage.readable() == {}
@@ -41,7 +41,7 @@ def test_records_that_are_not_json_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("row", "kept"), [(2, False), (3, True), (4, True)])
-def test_the_checkpoint_at_the_line_stands_and_later_ones_do_not(row: int, kept: bool) -> None:
+def test_checkpoints_up_to_the_line_are_valid_and_later_ones_are_not(row: int, kept: bool) -> None:
     records = {checkpoint_key(3): RECORD, ("log", "x"): RECORD}
     scalar = {Incarnation(2): Epoch(row)}
     vector = {Incarnation(2): {P: Epoch(row)}}
@@ -51,7 +51,7 @@ def test_the_checkpoint_at_the_line_stands_and_later_ones_do_not(row: int, kept:
     assert len(standing(ProcessId("other"), records, vector)) == 2
 
 
-def test_rows_of_recoveries_before_the_record_say_nothing_about_it() -> None:
+def test_recoveries_before_a_record_do_not_undo_it() -> None:
     assert standing(P, {checkpoint_key(3): RECORD}, {Incarnation(1): Epoch(0)})
 
 
@@ -70,7 +70,7 @@ def network(**needs: bool) -> Network:
     return made
 
 
-def test_what_a_life_did_not_finish_is_at_the_head_again_in_order() -> None:
+def test_unfinished_messages_return_to_the_head_in_order() -> None:
     channels = network()
     pending = {each.bit: (CHANNEL, each) for each in (channels.take(CHANNEL, 0), channels.take(CHANNEL, 0))}
 
@@ -79,7 +79,7 @@ def test_what_a_life_did_not_finish_is_at_the_head_again_in_order() -> None:
     assert [each.uid for each in channels.queues[CHANNEL]] == [0, 1, 2, 3]
 
 
-def test_what_the_restored_state_was_given_is_not_given_again() -> None:
+def test_messages_of_the_restored_state_are_not_delivered_again() -> None:
     channels = network()
     first = channels.take(CHANNEL, 0)
 
@@ -88,7 +88,7 @@ def test_what_the_restored_state_was_given_is_not_given_again() -> None:
     assert [each.uid for each in channels.queues[CHANNEL]] == [1, 2, 3]
 
 
-def test_a_log_channel_is_read_again_from_where_the_state_stood() -> None:
+def test_a_log_channel_is_read_again_from_the_restored_position() -> None:
     channels = network(replayable=True)
     for _ in range(3):
         channels.take(CHANNEL, 0)
@@ -110,7 +110,7 @@ def test_only_unreliable_channels_lose_and_repeat() -> None:
     assert kinds(Needs()).isdisjoint({"lose", "repeat"})
 
 
-def test_any_message_is_next_on_channels_without_order() -> None:
+def test_any_message_can_be_next_on_channels_without_order() -> None:
     def deliveries(fifo: bool) -> list[object]:
         world = MessageWorld(markers.protocol(fifo=fifo), sim.GRAPHS["pair"])
         world.do(("read", "s"))
@@ -136,7 +136,7 @@ def test_a_paused_process_and_a_cut_link_do_nothing_until_it_is_over() -> None:
     assert ("deliver", "s->k", 0) in world.choices()
 
 
-def test_a_budget_is_spent() -> None:
+def test_a_budget_limits_faults() -> None:
     world = MessageWorld(markers.protocol(), sim.GRAPHS["pair"], sim.Faults(crashes=1))
     assert ("crash", "k") in world.faults()
 

@@ -1,4 +1,4 @@
-"""Stories, charts and diagrams tell what happened, on one page without anything from elsewhere."""
+"""Stories, charts and diagrams show all events, on one page without external resources."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def eventful() -> ScheduleOutcome:
 
 
 def marks(document: ElementTree.Element, kind: str) -> int:
-    """How often a class is drawn, legend not counted."""
+    """Number of drawn elements of a class, without the legend."""
     legend = {each for group in document.findall(f"{SVG}g") for each in group.iter()}
     drawn = [each for each in document.iter() if each.get("class", "").split(" ")[0] == kind and each not in legend]
     return len(drawn)
@@ -51,7 +51,7 @@ def test_a_diagram_draws_every_checkpoint_crash_restore_and_recovery(eventful: S
     assert marks(document, "lane") == 5
 
 
-def test_the_recovery_line_goes_through_the_checkpoints_that_were_gone_back_to(eventful: ScheduleOutcome) -> None:
+def test_the_recovery_line_is_drawn_through_the_restored_checkpoints(eventful: ScheduleOutcome) -> None:
     document = ElementTree.fromstring(sim.svg(eventful.moments))
     lines = [each.get("points", "").split() for each in document.iter(f"{SVG}polyline")]
     rectangles = [each for each in document.iter(f"{SVG}rect") if each.get("class") == "checkpoint"]
@@ -72,7 +72,7 @@ def test_every_message_is_an_arrow_or_a_stub(eventful: ScheduleOutcome) -> None:
     assert marks(document, "dropped") > 0
 
 
-def test_a_diagram_needs_nothing_from_elsewhere_and_knows_both_schemes(eventful: ScheduleOutcome) -> None:
+def test_a_diagram_has_no_external_resources_and_both_color_schemes(eventful: ScheduleOutcome) -> None:
     page = sim.html(eventful.moments, "<title> & more", sim.story(eventful.moments))
 
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
@@ -91,7 +91,7 @@ def test_a_story_has_a_line_per_moment_in_order(eventful: ScheduleOutcome) -> No
     assert len(sim.story(eventful.moments).splitlines()) < len(lines)
 
 
-def test_a_chart_wraps_and_explains_its_signs() -> None:
+def test_a_chart_wraps_and_has_a_legend() -> None:
     moments = [
         Moment(0, "s", "begin"),
         Moment(3, "s", "read", "s.0"),
@@ -106,27 +106,27 @@ def test_a_chart_wraps_and_explains_its_signs() -> None:
     assert chart[-1] == "r read  X crash  | recover"
 
 
-def test_the_world_of_a_job_tells_how_a_barrier_becomes_output() -> None:
-    """Seed 001: the initiator sends a barrier, the epoch is committed, every sink publishes; a crash replays the rest."""
+def test_the_story_of_a_job_follows_a_barrier_to_the_output() -> None:
+    """Seed 001: the initiator sends a barrier, the epoch commits, every sink publishes; after a crash the rest is replayed."""
     run = sim.Scenario(sim.SPARK, "job", 10, steps=60, faults=False, crashes=(sim.Crash("driver", 70),)).run()
-    told = [(moment.process, moment.kind) for moment in run.moments]
-    crashed = told.index(("driver", "crash"))
+    events = [(moment.process, moment.kind) for moment in run.moments]
+    crashed = events.index(("driver", "crash"))
     steps = [("driver", "inject"), ("log", "complete"), ("out", "publish"), ("tap", "publish")]
     document = ElementTree.fromstring(sim.svg(run.moments))
 
     assert run.ok
-    assert ("driver", "recover") in told[crashed:]
-    after = [told.index(step, crashed) for step in steps if step != ("log", "complete")]
+    assert ("driver", "recover") in events[crashed:]
+    after = [events.index(step, crashed) for step in steps if step != ("log", "complete")]
     assert after == sorted(after)
-    assert all(told.count(step) > 3 for step in steps)
+    assert all(events.count(step) > 3 for step in steps)
     assert marks(document, "crash") == 1
 
 
-def test_runs_without_a_story_remember_nothing() -> None:
+def test_runs_without_a_story_keep_no_events() -> None:
     assert sim.run(markers.protocol(), sim.GRAPHS["pair"], 1).moments == ()
 
 
-def test_a_story_says_where_a_message_goes() -> None:
+def test_a_story_names_the_receiver_of_a_message() -> None:
     moments = [
         Moment(1, "s", "send", "s.0>a", 1),
         Moment(2, "a", "receive", "app", 1),
@@ -142,7 +142,7 @@ def test_a_story_says_where_a_message_goes() -> None:
     assert "send     vote to c [3]" in lines[2]
 
 
-def test_a_long_run_is_folded_and_nothing_of_it_is_cut_off() -> None:
+def test_a_long_run_is_wrapped_without_a_cut() -> None:
     run = sim.run(markers.protocol(), sim.GRAPHS["nested_cycle"], 3, steps=200, story=True)
     document = ElementTree.fromstring(sim.svg(run.moments))
     bands = [each for each in document.iter(f"{SVG}svg") if each.get("class") == "band"]

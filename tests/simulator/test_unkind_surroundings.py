@@ -1,4 +1,4 @@
-"""What a real process does not have: lines that repeat and lose, late writes of the dead, zombies, recoveries step by step."""
+"""Faults of real systems: lossy and repeating channels, late writes of dead processes, zombies, staggered recoveries."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.simulator.measured import seeds_for
 from tests.simulator.surroundings_bugs import DAMAGED, PLANTED
 
 SEEDS = 60
-"""Until a bug counts as not found."""
+"""Schedules until a bug counts as missed."""
 
 S, K = ProcessId("s"), ProcessId("k")
 ONE = Incarnation(1)
 
 
 def first_failure(bug: str) -> ScheduleOutcome:
-    """The first schedule that somebody complains about."""
+    """The first condemned schedule."""
     outcomes = map(PLANTED[bug].run, seeds_for("surroundings", bug, range(SEEDS)))
     return next(outcome for outcome in outcomes if outcome.condemned)
 
@@ -39,10 +39,10 @@ def test_wrong_surroundings_are_condemned_and_the_contracts_own_are_not(bug: str
 SOUND = [name for name, protocol in MENU.items() if protocol.sound]
 
 
-# A schedule without surroundings of its own is tests/protocol/test_many_schedules.py's. The large number is a long test's.
+# tests/protocol/test_many_schedules.py has schedules with the default surroundings. The large number is a long test's.
 @pytest.mark.parametrize("schedules", [5, pytest.param(24, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", SOUND)
-def test_no_schedule_breaks_a_promise_when_everything_goes_wrong(name: str, schedules: int) -> None:
+def test_no_schedule_breaks_a_promise_with_all_faults_at_once(name: str, schedules: int) -> None:
     counts = Counter[str]()
     for graph in sim.graphs_of(name):
         report = sim.many(sim.Scenario(name, graph, seed=70_000), schedules)
@@ -55,8 +55,8 @@ def test_no_schedule_breaks_a_promise_when_everything_goes_wrong(name: str, sche
 
 @pytest.mark.parametrize("seeds", [20, pytest.param(100, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", SOUND)
-def test_an_acknowledged_record_that_is_lost_or_torn_is_found_by_whoever_reads_next(name: str, seeds: int) -> None:
-    """Each run then goes on with the copy, and all its promises are kept."""
+def test_an_acknowledged_record_that_is_lost_or_torn_is_found_by_its_next_reader(name: str, seeds: int) -> None:
+    """Each run then continues with the copy and keeps all promises."""
     counts = Counter[str]()
     for seed in range(seeds):
         graphs = sim.graphs_of(name)
@@ -70,7 +70,7 @@ def test_an_acknowledged_record_that_is_lost_or_torn_is_found_by_whoever_reads_n
     assert counts["damage found"] > seeds // 4
 
 
-def test_a_fence_keeps_out_who_is_older_and_never_falls() -> None:
+def test_a_fence_refuses_older_incarnations_and_never_falls() -> None:
     fence = WriterFence()
     fence.raise_to(Incarnation(3))
     fence.raise_to(Incarnation(2))
@@ -79,14 +79,14 @@ def test_a_fence_keeps_out_who_is_older_and_never_falls() -> None:
 
 
 def crashed() -> sim.MessageWorld:
-    """A pair whose source has a write under way, and has crashed, and was replaced."""
+    """A pair whose sink has crashed during a write and was replaced."""
     world = sim.MessageWorld(MENU["synchronous-logging"], sim.GRAPHS["pair"], sim.Faults(1, 0, 0, 0, 0, 0, 0, late=3))
     for choice in [("read", "s"), ("deliver", "s->k", 0), ("crash", "k"), ("recover",), ("restore", "k")]:
         world.follow([choice])
     return world
 
 
-def test_a_dead_lifes_write_arrives_after_the_fence_and_is_not_there() -> None:
+def test_a_dead_incarnations_late_write_is_refused_by_the_fence() -> None:
     world = crashed()
     before = dict(world.processes[K].storage.framed)
     late = [choice for choice in world.faults() if choice[0] == "late"]
@@ -98,12 +98,12 @@ def test_a_dead_lifes_write_arrives_after_the_fence_and_is_not_there() -> None:
 
 
 def suspected(name: str = "markers") -> sim.MessageWorld:
-    """A pair whose source is taken for dead, replaced, and works on."""
+    """A pair whose source is suspected and replaced, and continues to work."""
     world = sim.MessageWorld(MENU[name], sim.GRAPHS["pair"], sim.Faults(0, 0, 0, 0, 0, 0, 0, suspicions=1))
     return world.follow([("suspect", "s"), ("recover",)])
 
 
-def test_a_zombie_reads_on_and_sends_what_nobody_delivers() -> None:
+def test_messages_of_a_zombie_are_not_delivered() -> None:
     world = suspected().follow([("haunt", 0, "read"), ("restore", "s"), ("restore", "k")])
     zombies = [item.message for item in world.network.queues["s->k"]]  # type: ignore[index]
     world.follow([("deliver", "s->k", 0)])
@@ -113,21 +113,21 @@ def test_a_zombie_reads_on_and_sends_what_nobody_delivers() -> None:
     assert world.processes[K].state.rows == []
 
 
-def test_a_zombie_is_not_asked_for_anything_after_the_faults_are_over() -> None:
+def test_a_zombie_takes_no_steps_after_the_end_of_faults() -> None:
     world = suspected()
     world.calm()
 
     assert not [choice for choice in world.possible() if choice[0] == "haunt"]
 
 
-def test_whoever_is_only_suspected_works_until_it_is_replaced() -> None:
+def test_a_suspected_process_works_until_it_is_replaced() -> None:
     world = sim.MessageWorld(MENU["markers"], sim.GRAPHS["pair"], sim.Faults(0, 0, 0, 0, 0, 0, 0, suspicions=1))
     world.follow([("suspect", "s"), ("read", "s"), ("deliver", "s->k", 0)])
 
     assert len(world.processes[K].state.rows) == 1
 
 
-def test_a_staggered_recovery_is_decided_when_all_have_heard_of_it() -> None:
+def test_a_staggered_recovery_is_decided_after_all_processes_froze() -> None:
     world = sim.MessageWorld(MENU["markers"], sim.GRAPHS["pair"], sim.Faults(2, 0, 0, 0, 0, 0, 0, staggered=True))
     world.follow([("read", "s"), ("crash", "k")])
     before = {choice for choice in world.choices() if choice[0] in ("freeze", "recover")}
@@ -138,14 +138,14 @@ def test_a_staggered_recovery_is_decided_when_all_have_heard_of_it() -> None:
     assert after == {("recover",)}
 
 
-def test_who_crashes_after_it_has_heard_of_a_recovery_has_failed_in_it() -> None:
+def test_a_process_that_crashes_after_its_freeze_counts_as_failed() -> None:
     world = sim.MessageWorld(MENU["markers"], sim.GRAPHS["pair"], sim.Faults(2, 0, 0, 0, 0, 0, 0, staggered=True))
     world.follow([("crash", "k"), ("freeze", "s"), ("crash", "s"), ("freeze", "coordinator"), ("recover",)])
 
     assert world.planned_for == {S, K}
 
 
-def test_lines_without_a_transport_hand_in_whatever_comes() -> None:
+def test_channels_without_a_transport_deliver_every_message() -> None:
     bare = sim.MessageWorld(
         MENU["markers"],
         sim.GRAPHS["pair"],
@@ -156,13 +156,13 @@ def test_lines_without_a_transport_hand_in_whatever_comes() -> None:
     assert all(process.transport is None for process in bare.everybody)
 
 
-def test_control_channels_that_nothing_happens_to_need_no_transport() -> None:
+def test_reliable_control_channels_need_no_transport() -> None:
     kind = sim.MessageWorld(MENU["markers"], sim.GRAPHS["pair"], sim.Faults())
 
     assert all(process.transport is None for process in kind.everybody)
 
 
-def test_a_message_of_a_zombie_is_believed_only_by_who_has_not_heard_of_the_recovery() -> None:
+def test_a_message_of_a_zombie_is_valid_only_in_the_old_incarnation() -> None:
     truth = suspected().truth
     message = Envelope(S, K, ONE, 1, 0, "app", {}, "s.0>k")
     truth.ghostly.append((message, (1, 0, 0)))

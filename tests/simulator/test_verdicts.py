@@ -37,11 +37,11 @@ def test_any_other_error_is_raised(error):
 
 
 def calls_a_method_that_was_renamed(core):
-    core.on_batch_done = lambda event: core.told(event)
+    core.on_batch_done = lambda event: core.renamed_away(event)
 
 
 def sets_a_method_that_was_renamed(core):
-    core.told = lambda event: []
+    core.renamed_away = lambda event: []
 
 
 def sets_a_method_of_a_part_that_was_renamed(core):
@@ -52,12 +52,12 @@ def sets_a_method_of_a_part_that_was_renamed(core):
     "plant",
     [calls_a_method_that_was_renamed, sets_a_method_that_was_renamed, sets_a_method_of_a_part_that_was_renamed],
 )
-def test_a_bug_planted_on_a_name_that_is_not_there_is_not_counted_as_caught(plant):
+def test_a_bug_planted_on_a_missing_name_is_an_error(plant):
     with pytest.raises(AttributeError):
         seeds_until(lambda seed: run(seed, core_with(plant)).condemned)
 
 
-def test_a_bug_planted_on_a_name_that_is_there_is_counted():
+def test_a_bug_planted_on_an_existing_name_is_counted():
     assert seeds_until(lambda seed: run(seed, core_with(PLANTED[0])).condemned)
 
 
@@ -77,7 +77,7 @@ def names_in(code: CodeType) -> Iterator[str]:
 
 
 def unused_methods(kind: type) -> set[str]:
-    """Methods that replace none of a base, and that neither the class itself nor its table uses."""
+    """Methods that override none of a base, and that neither the class nor its table uses."""
     own = {name: each for name, each in vars(kind).items() if isinstance(each, FunctionType)}
     used = {name for method in own.values() for name in names_in(method.__code__)}
     used |= {cell for cell in getattr(kind, "TABLE", {}).values() if isinstance(cell, str)}
@@ -86,7 +86,7 @@ def unused_methods(kind: type) -> set[str]:
 
 
 @pytest.mark.parametrize("module", COLLECTIONS, ids=lambda module: module.__name__)
-def test_every_method_of_a_planted_class_takes_the_place_of_one_that_is_there(module):
+def test_every_method_of_a_planted_class_overrides_an_existing_one(module):
     own = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
     planted_in = [kind for kind in own if kind.__mro__[1] is not object]
     assert {kind.__name__: found for kind in planted_in if (found := unused_methods(kind))} == {}
@@ -97,5 +97,5 @@ class NamesWhatWasRenamed(sim.MessageWorld):
         return None
 
 
-def test_a_method_that_takes_no_place_is_found():
+def test_a_method_that_overrides_none_is_found():
     assert unused_methods(NamesWhatWasRenamed) == {"fence_of_old"}

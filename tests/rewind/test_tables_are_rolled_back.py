@@ -1,4 +1,4 @@
-"""The commits of a table that goes back, as other readers of tables understand them, and tables for which they would be wrong."""
+"""Commits that roll a table back, as other Delta readers read them, and tables for which they would be wrong."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def with_features(*names: str) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("now", "then", "told"),
+    ("now", "then", "message"),
     [
         (content(protocol=with_features("rowTracking")), content(), "feature rowTracking"),
         (content(protocol=with_features("appendOnly", "catalogManaged")), content(), "feature catalogManaged"),
@@ -54,11 +54,11 @@ def with_features(*names: str) -> dict:
         (content(configuration={"delta.columnMapping.mode": "name"}), content(), "maps columns"),
     ],
 )
-def test_a_table_for_which_the_commits_would_be_wrong_is_refused_by_what_it_has(now, then, told):
-    assert told in (refusal(now, then, []) or "")
+def test_a_table_with_an_unsupported_feature_is_refused_by_its_name(now, then, message):
+    assert message in (refusal(now, then, []) or "")
 
 
-def test_a_file_that_would_come_back_with_a_deletion_vector_is_refused():
+def test_a_file_that_would_return_with_a_deletion_vector_is_refused():
     vector = {"storageType": "u", "pathOrInlineDv": "ab", "offset": 1}
     assert "deletion vector" in (
         refusal(content(), content(), [[{"add": {"path": "a", "deletionVector": vector}}]]) or ""
@@ -75,7 +75,7 @@ def test_a_file_that_would_come_back_with_a_deletion_vector_is_refused():
         ("clustering", "domainMetadata"),
     ],
 )
-def test_features_that_change_nothing_here_are_let_be(features):
+def test_features_that_do_not_matter_here_are_accepted(features):
     same = with_features(*features)
     assert refusal(content(protocol=same), content(protocol=same), []) is None
 
@@ -90,7 +90,7 @@ def of_domains(*actions: dict, version: int = 0) -> Content:
 
 
 @pytest.mark.parametrize(
-    ("now", "then", "replayed", "told"),
+    ("now", "then", "replayed", "message"),
     [
         (of_domains(BY_A), of_domains(BY_A), [], None),
         (of_domains(BY_A), of_domains(BY_A), [BY_A], None),
@@ -104,12 +104,12 @@ def of_domains(*actions: dict, version: int = 0) -> Content:
         (of_domains(), of_domains({"domain": "mine"}), [], "the domain mine"),
     ],
 )
-def test_a_clustered_table_goes_back_while_its_columns_stay_the_same(now, then, replayed, told):
+def test_a_clustered_table_rolls_back_if_its_columns_stay_the_same(now, then, replayed, message):
     found = refusal(now, then, [[{"domainMetadata": {"removed": False, **each}}] for each in replayed])
-    assert found is None if told is None else told in (found or "")
+    assert found is None if message is None else message in (found or "")
 
 
-def test_what_is_said_of_clustering_is_read_from_a_checkpoint_of_the_log_too(tmp_path):
+def test_clustering_is_read_from_a_checkpoint_of_the_log_too(tmp_path):
     log = tmp_path / "_delta_log"
     log.mkdir()
     row = {"domain": BY_A["domain"], "configuration": BY_A["configuration"], "removed": False}
@@ -118,7 +118,7 @@ def test_what_is_said_of_clustering_is_read_from_a_checkpoint_of_the_log_too(tmp
     assert content_at(tmp_path, 4).domains == {BY_A["domain"]: BY_A["configuration"]}
 
 
-def test_a_file_that_comes_back_keeps_what_clustered_it():
+def test_a_returned_file_keeps_its_clustering_provider():
     file = {"path": "a", "size": 1, "clusteringProvider": "liquid", "stats": '{"numRecords":1}'}
     then = Content(0, CLUSTERED, {"id": "t"}, {("a", ""): file}, {}, of_domains(BY_A).domains)
     [text] = commits(Shift(0, 0, 2), of_domains(BY_A, version=1), then, [], [], STAMP)
@@ -127,7 +127,7 @@ def test_a_file_that_comes_back_keeps_what_clustered_it():
     assert "domainMetadata" not in text
 
 
-def test_in_commit_timestamps_go_on_growing_and_come_first():
+def test_in_commit_timestamps_continue_to_grow_and_come_first():
     now = content(3, configuration={"delta.enableInCommitTimestamps": "true"})
     texts = commits(Shift(1, 2, 4), now, now, [['{"add":{"path":"b"}}']], [], Stamp("x", 1_000, after_ms=9_000))
     first = [json.loads(text.splitlines()[0])["commitInfo"] for text in texts]
@@ -135,7 +135,7 @@ def test_in_commit_timestamps_go_on_growing_and_come_first():
     assert [each["inCommitTimestamp"] for each in first] == [9_001, 9_002]
 
 
-def test_an_application_that_had_not_written_yet_has_no_batch_again():
+def test_an_application_that_wrote_later_has_no_batch_again():
     now = Content(1, PROTOCOL, {"id": "t"}, {}, {"new": 4, "old": 7})
     then = Content(0, PROTOCOL, {"id": "t"}, {}, {"old": 7})
     [text] = commits(Shift(0, 0, 2), now, then, [], [], STAMP)
@@ -143,13 +143,13 @@ def test_an_application_that_had_not_written_yet_has_no_batch_again():
     assert [(each["appId"], each["version"]) for each in taken] == [("new", -1)]
 
 
-def test_a_writer_s_number_is_written_in_any_case_so_that_its_commit_under_way_conflicts():
+def test_a_writers_number_is_always_written_so_that_its_concurrent_commit_conflicts():
     now = Content(1, PROTOCOL, {"id": "t"}, {}, {"writer": 4})
     [text] = commits(Shift(1, 1, 2), now, now, [], ["writer"], STAMP)
     assert [json.loads(line)["txn"]["version"] for line in text.splitlines() if "txn" in line] == [4]
 
 
-def test_metadata_of_the_base_comes_back():
+def test_metadata_of_the_base_is_restored():
     now, then = content(1, name="new"), content(0, name="old")
     [text] = commits(Shift(0, 0, 2), now, then, [], [], STAMP)
     assert [json.loads(line)["metaData"]["name"] for line in text.splitlines() if "metaData" in line] == ["old"]
@@ -157,7 +157,7 @@ def test_metadata_of_the_base_comes_back():
 
 @pytest.fixture
 def rewritten(tmp_path: Path) -> SmallTable:
-    """Five versions; the third and the fifth take files away, as a MERGE does."""
+    """Five versions; the third and the fifth remove files, as a MERGE does."""
     table = SmallTable(tmp_path / "t")
     table.append([[1], [2]], ("app", 0))
     table.append([[3]], ("app", 1))
@@ -206,8 +206,8 @@ def test_a_reader_whose_versions_left_the_log_is_out_of_reach(rewritten, tmp_pat
         table_draft(TableWish(read_table(rewritten.root), 3, []), [QueryWish(query, query, 0, goes=False)], STAMP)
 
 
-def test_a_table_that_was_taken_back_is_planned_for_from_there_on(tmp_path):
-    """What was before cannot be counted on: readers' places are of another count, and numbers of batches were taken back."""
+def test_a_rolled_back_table_is_planned_from_its_restored_version_on(tmp_path):
+    """Earlier versions are of no use: readers' positions and the numbers of batches are of the rolled-back history."""
     lake, good = history(tmp_path / "lake", 3)
     plan = planned(checkpoints(lake), f"ingest@{good}", [lake.root])
     record = apply(plan, settings_for(plan))
@@ -219,8 +219,8 @@ def test_a_table_that_was_taken_back_is_planned_for_from_there_on(tmp_path):
         assert table.before[app] <= change.transactions[app]
 
 
-def test_files_of_another_table_that_a_clone_names_are_not_taken_for_lost(tmp_path):
-    """A shallow clone names the files of its source by URIs, local ones with one slash. VACUUM of the clone leaves them."""
+def test_files_of_a_clones_source_are_not_missing(tmp_path):
+    """A shallow clone names its source's files by URIs, local ones with one slash. VACUUM of the clone keeps them."""
     lake, good = history(tmp_path / "lake", 3)
     bronze = lake.tables["bronze"]
     elsewhere = (tmp_path / "source" / "part-0.parquet").absolute()

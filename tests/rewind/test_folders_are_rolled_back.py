@@ -1,4 +1,4 @@
-"""A file sink's folder goes back with its query: its log as of the batch, later files out of the way. An undo brings it back."""
+"""A file sink's folder rolls back with its query: log as of the batch, later files set aside. An undo returns them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from spark_rewind.sink_logs import read_sink_log
 
 SEEDS = [2, 7, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 40))]
 SEED = 3
-"""Of a history in which files go."""
+"""Of a history with files to set aside."""
 
 
 def made(root: Path, seed: int) -> tuple[ExportingLake, RewindPlan]:
@@ -39,7 +39,7 @@ def plan_of(lake: ExportingLake, to: str) -> RewindPlan:
 
 @dataclass
 class Story:
-    """A history that was made once; it is put back to the same place, for logs name files by their whole paths."""
+    """A history made once and copied to the same place for each test, as logs name files by absolute paths."""
 
     root: Path
     plan: RewindPlan
@@ -67,20 +67,20 @@ def story(once: Story) -> tuple[ExportingLake, RewindPlan]:
 
 
 def judged(lake: ExportingLake) -> None:
-    mended = ExportingLake(lake.root)
-    mended.settle()
-    assert mended.held() == mended.wanted()
+    fixed = ExportingLake(lake.root)
+    fixed.settle()
+    assert fixed.held() == fixed.wanted()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_after_a_rewind_files_and_their_readers_lose_nothing_and_repeat_nothing(tmp_path, seed):
+def test_after_a_rewind_files_and_their_readers_lose_and_repeat_no_rows(tmp_path, seed):
     lake, plan = made(tmp_path, seed)
     apply(plan, settings_for(plan))
     judged(lake)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_after_an_undo_the_folder_is_as_if_nothing_had_been(tmp_path, seed):
+def test_after_an_undo_the_folder_is_as_before_the_rewind(tmp_path, seed):
     lake, plan = made(tmp_path, seed)
     before = {path: path.read_bytes() for path in lake.exports.root.rglob("*") if path.is_file()}
     apply(plan, settings_for(plan))
@@ -95,7 +95,7 @@ def test_after_an_undo_the_folder_is_as_if_nothing_had_been(tmp_path, seed):
     assert lake.held()["exported"] == lake.held()["listed"] == lake.held()["silver"] == lake.held()["mirrored"]
 
 
-def test_the_histories_have_files_that_go_and_logs_that_were_folded(tmp_path, story):
+def test_the_histories_have_files_to_set_aside_and_compacted_logs(tmp_path, story):
     seen = set()
     for plan in (story[1], made(tmp_path, 2)[1]):
         for folder in plan.folders:
@@ -103,15 +103,15 @@ def test_the_histories_have_files_that_go_and_logs_that_were_folded(tmp_path, st
             seen |= {"files go"} if folder.files_gone else set()
             seen |= {"stays"} if folder.stays else set()
             seen |= (
-                {"behind a fold"}
+                {"after a compaction"}
                 if not folder.stays and any(0 <= each <= folder.batch for each in log.folded)
                 else set()
             )
             seen |= {"has readers"} if folder.read_by == ["mirror"] else set()
-    assert seen >= {"files go", "behind a fold", "has readers"}
+    assert seen >= {"files go", "after a compaction", "has readers"}
 
 
-def test_files_that_go_are_kept_and_readers_of_the_log_never_miss_one(story, monkeypatch):
+def test_files_set_aside_are_kept_and_readers_of_the_log_never_miss_one(story, monkeypatch):
     lake, plan = story
     [folder] = plan.folders
     before = set(lake.exports.ids_without_log())
@@ -131,21 +131,21 @@ def test_files_that_go_are_kept_and_readers_of_the_log_never_miss_one(story, mon
     assert len(looked) > 2 * len(change.files)
 
 
-def harmed(lake: ExportingLake, plan: RewindPlan, kind: type[Exception], told: str) -> None:
+def harmed(lake: ExportingLake, plan: RewindPlan, kind: type[Exception], message: str) -> None:
     before = {path: path.read_bytes() for path in lake.root.rglob("*") if path.is_file()}
-    with pytest.raises(kind, match=told):
+    with pytest.raises(kind, match=message):
         apply(plan, settings_for(plan))
     left = {path: path.read_bytes() for path in lake.root.rglob("*") if path.is_file() and path.name != "lock"}
     assert left == before
 
 
-def test_a_folder_that_was_written_since_the_plan(story):
+def test_a_folder_that_was_written_since_the_plan_is_refused(story):
     lake, plan = story
     lake.exports.append([[1]], ("export", lake.exports.newest() + 1))
     harmed(lake, plan, RewindStale, "the log of files in .* is not as it was planned for")
 
 
-def test_a_folder_that_is_a_copy_is_refused_for_its_log_names_the_files_of_the_original(story, tmp_path):
+def test_a_copied_folder_is_refused_as_its_log_names_the_original_files(story, tmp_path):
     original, plan = story
     lake = ExportingLake(shutil.copytree(original.root, tmp_path / "elsewhere"))
     with pytest.raises(ConfigInvalid, match=r"mirror reads files of .*/lake/exports, which a file sink writes"):
@@ -155,14 +155,14 @@ def test_a_folder_that_is_a_copy_is_refused_for_its_log_names_the_files_of_the_o
     harmed(lake, moved, RewindUnsupported, "the folder was moved or copied")
 
 
-def test_a_file_that_somebody_deleted_is_told_before_anything_is_done(story):
+def test_a_deleted_file_is_reported_before_any_change(story):
     lake, plan = story
     newest = lake.exports.log.all(lake.exports.newest())[-1]["path"]
     file_of(newest).unlink()
     harmed(lake, plan, RewindUnsupported, "is missing: an undo could not restore it")
 
 
-def test_an_undo_misses_a_file_that_was_set_aside(story):
+def test_an_undo_without_a_file_that_was_set_aside_is_refused(story):
     _, plan = story
     [change] = apply(plan, settings_for(plan)).folders
     Path(change.aside, change.files[0]).unlink()
@@ -170,7 +170,7 @@ def test_an_undo_misses_a_file_that_was_set_aside(story):
         undo(plan, settings_for(plan))
 
 
-def test_the_log_of_another_query_is_noticed(story):
+def test_the_log_of_another_query_is_refused(story):
     lake, _ = story
     declared = {"folders": [{"path": str(lake.exports.root), "written_by": "ingest"}]}
     with pytest.raises(CheckpointDamaged, match="and ingest has committed batch"):
@@ -178,7 +178,7 @@ def test_the_log_of_another_query_is_noticed(story):
 
 
 def of_seven_days(root: Path) -> tuple[ExportingLake, int]:
-    """A lake, and the batch of `export` at which its log was folded first."""
+    """A lake, and the batch of `export` at which its log was first compacted."""
     lake = ExportingLake(root)
     for _ in range(7):
         lake.drop(1)
@@ -186,7 +186,7 @@ def of_seven_days(root: Path) -> tuple[ExportingLake, int]:
     return lake, min(int(path.stem) for path in lake.exports.log.folder.glob("*.compact"))
 
 
-def test_a_log_goes_back_before_the_batch_that_it_was_folded_at(tmp_path):
+def test_a_log_rolls_back_before_its_compaction(tmp_path):
     lake, folded = of_seven_days(tmp_path / "lake")
     plan = plan_of(lake, f"export@{folded - 1}")
     assert query_of(plan, "export").batch == folded - 1
@@ -194,7 +194,7 @@ def test_a_log_goes_back_before_the_batch_that_it_was_folded_at(tmp_path):
     judged(lake)
 
 
-def test_batches_that_were_folded_away_are_no_points(tmp_path):
+def test_batches_whose_files_were_compacted_away_are_no_points(tmp_path):
     lake, folded = of_seven_days(tmp_path / "lake")
     log = lake.exports.log
     for number in range(folded):
@@ -206,7 +206,7 @@ def test_batches_that_were_folded_away_are_no_points(tmp_path):
     assert query_of(plan_of(lake, f"export@{folded}"), "export").batch == folded
 
 
-def test_a_log_that_is_folded_while_it_is_read_is_told(story, monkeypatch):
+def test_a_log_that_is_compacted_while_it_is_read_is_reported(story, monkeypatch):
     lake, _ = story
     listed = sink_logs.ordered
 
@@ -227,7 +227,7 @@ def no_cut(log: Path, batch: int, target: Path) -> None:
 copied = folders.copy_sink_log
 
 
-def test_a_log_that_is_not_cut_is_found_before_anything_counts(story, monkeypatch):
+def test_a_log_that_is_not_cut_is_found_before_the_decision(story, monkeypatch):
     lake, plan = story
     monkeypatch.setattr(folders, "copy_sink_log", no_cut)
     harmed(lake, plan, CheckpointDamaged, "is incomplete")
@@ -251,7 +251,7 @@ def test_a_bug_shows_in_the_files(story, monkeypatch, bug):
 
 @pytest.mark.parametrize("verb", [apply, undo])
 @pytest.mark.parametrize("point", ["REWIND_LOG_SWAPPED", "REWIND_FILE_MOVED"])
-def test_what_dies_among_the_files_is_finished_by_the_same_command(story, verb, point):
+def test_a_rewind_killed_among_the_files_is_finished_by_the_same_command(story, verb, point):
     lake, plan = story
     if verb is undo:
         apply(plan, settings_for(plan))

@@ -1,4 +1,4 @@
-"""Damaged, foreign and unreadable folders are told by a typed error, and nothing is touched."""
+"""Damaged, foreign and unreadable folders raise a typed error, and no file changes."""
 
 from __future__ import annotations
 
@@ -175,20 +175,20 @@ CASES = {
 
 
 @pytest.mark.parametrize("damage", CASES, ids=lambda damage: damage.__name__)
-def test_it_is_told_by_its_own_error_and_nothing_is_touched(tmp_path, damage):
+def test_each_kind_of_damage_raises_its_error_and_changes_no_file(tmp_path, damage):
     world = World(tmp_path)
     damage(world)
     before = content_of(tmp_path)
-    kind, told = CASES[damage]
+    kind, message = CASES[damage]
     with pytest.raises(CkptError) as raised:
         world.plan()
     assert type(raised.value) is kind
-    assert told in raised.value.what
+    assert message in raised.value.what
     assert raised.value.hint
     assert content_of(tmp_path) == before
 
 
-def test_a_whole_world_is_planned_and_nothing_is_touched(tmp_path):
+def test_an_undamaged_world_is_planned_and_no_file_changes(tmp_path):
     world = World(tmp_path)
     before = content_of(tmp_path)
     assert [each.batch for each in world.plan().queries] == [1, 1]
@@ -196,7 +196,7 @@ def test_a_whole_world_is_planned_and_nothing_is_touched(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_missing_rights_are_told(tmp_path):
+def test_missing_permissions_are_reported(tmp_path):
     world = World(tmp_path)
     (world.a.folder / "offsets").chmod(0)
     try:
@@ -206,8 +206,8 @@ def test_missing_rights_are_told(tmp_path):
         (world.a.folder / "offsets").chmod(0o755)
 
 
-def test_a_file_system_that_refuses_is_told(tmp_path, monkeypatch):
-    """Whoever runs this: root may read what has no rights."""
+def test_a_file_system_that_refuses_is_reported(tmp_path, monkeypatch):
+    """For every user, as root may read files without permissions."""
     world = World(tmp_path)
     refused = str(world.a.folder / "offsets")
     scan = os.scandir
@@ -222,7 +222,7 @@ def test_a_file_system_that_refuses_is_told(tmp_path, monkeypatch):
         world.plan()
 
 
-def test_a_gap_in_an_old_part_of_the_log_is_told_and_the_rest_is_used(tmp_path):
+def test_a_gap_in_an_old_part_of_the_log_is_skipped(tmp_path):
     world = World(tmp_path)
     (world.a.folder / "offsets" / "0").unlink()
     (world.a.folder / "commits" / "0").unlink()

@@ -1,4 +1,4 @@
-"""What cannot be carried out is refused with what to do, and nothing was touched: neither a checkpoint nor a table."""
+"""A rewind that cannot be applied is refused with recovery advice, before any checkpoint or table changes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WITHOUT_QUERIES = json.dumps(
 
 
 class Story:
-    """A lake that was made once, and a plan for it. Each test has it in the same place: logs and plan name whole paths."""
+    """A lake made once, and a plan for it. Each test has it in the same place, as logs and plan name absolute paths."""
 
     def __init__(self, root: Path) -> None:
         self.lake, good = history(root / "lake", SEED)
@@ -64,10 +64,10 @@ class Story:
         return {str(path.relative_to(self.lake.root)): path.read_bytes() for path in files}
 
     def refused(
-        self, kind: type[CkptError], told: str, plan: RewindPlan | None = None, **settings: object
+        self, kind: type[CkptError], message: str, plan: RewindPlan | None = None, **settings: object
     ) -> CkptError:
         before = self.content()
-        with pytest.raises(kind, match=told) as raised:
+        with pytest.raises(kind, match=message) as raised:
             apply(plan or self.plan, replace(settings_for(self.plan), **settings))
         assert self.content() == before
         assert raised.value.hint
@@ -87,7 +87,7 @@ def story(once: Story) -> Story:
     return once.again()
 
 
-def test_a_query_that_has_gone_on_since_the_plan(story):
+def test_a_query_that_has_continued_since_the_plan(story):
     story.lake.queries["dedup"].run(1)
     story.refused(RewindStale, "dedup is not as it was planned for")
 
@@ -152,8 +152,8 @@ def test_a_query_that_begins_a_batch_just_before_its_fence(story, monkeypatch):
         Failpoint.REWIND_DECIDED,
     ],
 )
-def test_a_table_that_somebody_writes_while_it_is_taken_back(story, monkeypatch, point):
-    """Up to the first commit of the rewind itself, the decision can be taken back."""
+def test_a_table_that_is_written_while_it_is_rolled_back(story, monkeypatch, point):
+    """Up to the rewind's first commit, the decision can be revoked."""
     written = []
 
     def hit(reached: Failpoint) -> None:
@@ -169,8 +169,8 @@ def test_a_table_that_somebody_writes_while_it_is_taken_back(story, monkeypatch,
     assert all(story.content()[name] == text for name, text in before.items())
 
 
-def test_the_last_snapshots_of_stopped_queries_are_waited_for_behind_the_fences(story):
-    """Spark uploads them later, once even after the query has stopped, and two histories give them the same names."""
+def test_the_last_snapshots_of_stopped_queries_are_waited_for_after_the_fences(story):
+    """Spark uploads them later, possibly after the query has stopped, and two histories give them the same names."""
     dedup = story.lake.queries["dedup"].folder / "state" / "0" / "0"
     newest = max(int(path.name.split(".")[0]) for path in dedup.glob("*.delta"))
 
@@ -180,14 +180,14 @@ def test_the_last_snapshots_of_stopped_queries_are_waited_for_behind_the_fences(
 
     apply(story.plan, replace(settings_for(story.plan), settle=settle))
     assert not (dedup / f"{newest}.snapshot").exists()
-    mended = SmallLake(story.lake.root)
-    mended.settle()
-    assert mended.held() == mended.wanted()
+    fixed = SmallLake(story.lake.root)
+    fixed.settle()
+    assert fixed.held() == fixed.wanted()
 
 
 @pytest.mark.parametrize("late", ["bronze", "silver", "gold"])
-def test_who_writes_a_table_when_others_are_taken_back_already_is_undone_too_and_told_of(story, monkeypatch, late):
-    """Then there is no way back: the table gets later numbers, and so do its readers."""
+def test_a_write_to_a_table_after_others_are_rolled_back_is_undone_too_with_a_note(story, monkeypatch, late):
+    """The decision cannot be revoked then: the table gets later numbers, and so do its readers."""
     written = []
 
     def hit(reached: Failpoint) -> None:
@@ -197,16 +197,16 @@ def test_who_writes_a_table_when_others_are_taken_back_already_is_undone_too_and
 
     monkeypatch.setattr(carrying, "hit", hit)
     record = apply(story.plan, settings_for(story.plan))
-    told = [each for each in record.notes if "that version is undone, too" in each]
-    assert bool(told) == (late != "bronze")
-    mended = SmallLake(story.lake.root)
+    message = [each for each in record.notes if "that version is undone, too" in each]
+    assert bool(message) == (late != "bronze")
+    fixed = SmallLake(story.lake.root)
     if late != "bronze":
-        mended.settle()
-        assert mended.held() == mended.wanted()
+        fixed.settle()
+        assert fixed.held() == fixed.wanted()
 
 
 def test_a_power_failure_leaves_no_fence_without_the_record_of_its_rewind(story, monkeypatch):
-    """Else no command knows the fence, and the query would never start again."""
+    """Otherwise no command could remove the fence, and the query would never start again."""
     durable = synced(monkeypatch)
     apply(story.plan, settings_for(story.plan))
     record = story.lake.root / "checkpoints" / FOLDER / Journal(story.plan).id
@@ -214,8 +214,8 @@ def test_a_power_failure_leaves_no_fence_without_the_record_of_its_rewind(story,
     assert {str(folder) for folder in (record, *record.parents[:2])} <= set(durable[:first_fence])
 
 
-def test_a_command_that_dies_while_it_gives_a_table_later_numbers_is_run_again(story, monkeypatch):
-    """Its record names the old commits until the new ones are drafted, and both are read again."""
+def test_a_command_killed_while_it_renumbers_a_table_is_run_again(story, monkeypatch):
+    """The record names the old commits until the new ones are drafted, and both are read again."""
     written = []
 
     def hit(reached: Failpoint) -> None:
@@ -231,14 +231,12 @@ def test_a_command_that_dies_while_it_gives_a_table_later_numbers_is_run_again(s
             apply(story.plan, settings_for(story.plan))
     record = apply(story.plan, settings_for(story.plan))
     assert any("that version is undone, too" in each for each in record.notes)
-    mended = SmallLake(story.lake.root)
-    mended.settle()
-    assert mended.held() == mended.wanted()
+    fixed = SmallLake(story.lake.root)
+    fixed.settle()
+    assert fixed.held() == fixed.wanted()
 
 
-def test_a_table_that_a_program_keeps_writing_is_given_up_and_taken_back_once_the_program_has_stopped(
-    story, monkeypatch
-):
+def test_a_table_that_a_program_keeps_writing_is_rolled_back_after_the_program_stopped(story, monkeypatch):
     written = []
 
     def hit(reached: Failpoint) -> None:
@@ -254,12 +252,12 @@ def test_a_table_that_a_program_keeps_writing_is_given_up_and_taken_back_once_th
             apply(story.plan, settings_for(story.plan))
     assert "stop the program that writes it" in raised.value.hint
     apply(story.plan, settings_for(story.plan))
-    mended = SmallLake(story.lake.root)
-    mended.settle()
-    assert mended.held() == mended.wanted()
+    fixed = SmallLake(story.lake.root)
+    fixed.settle()
+    assert fixed.held() == fixed.wanted()
 
 
-def test_an_error_after_the_first_public_commit_does_not_say_that_nothing_was_changed(story, monkeypatch):
+def test_an_error_after_the_first_commit_says_that_the_rewind_is_applied_in_part(story, monkeypatch):
     def refuse(*given: object) -> None:
         raise RewindUnsupported("table silver cannot be rolled back", hint="plan again; nothing was changed")
 
@@ -302,7 +300,7 @@ def test_a_checkpoint_with_something_unknown_in_it(story):
     story.refused(FormatUnknown, "_schema_log_1")
 
 
-def test_a_query_that_begins_anew_at_a_place_that_nobody_knows(tmp_path):
+def test_a_query_that_restarts_without_a_known_start_needs_an_option(tmp_path):
     lake, _ = history(tmp_path / "lake", SEED)
     plan = planned(checkpoints(lake), "ingest@0", [lake.root])
     assert [each.name for each in plan.queries if each.batch == -1] == ["dedup", "publish"]
@@ -310,12 +308,12 @@ def test_a_query_that_begins_anew_at_a_place_that_nobody_knows(tmp_path):
         apply(plan, replace(settings_for(plan), from_snapshot=()))
     assert "--from-snapshot dedup" in raised.value.hint
     apply(plan, settings_for(plan))
-    mended = SmallLake(lake.root)
-    mended.settle()
-    assert mended.held() == mended.wanted()
+    fixed = SmallLake(lake.root)
+    fixed.settle()
+    assert fixed.held() == fixed.wanted()
 
 
-def test_a_plan_in_which_nothing_goes_back(story):
+def test_a_plan_that_rolls_nothing_back(story):
     lake = story.lake
     lake.settle()
     newest = max(int(path.name) for path in (lake.queries["ingest"].folder / "commits").iterdir())
@@ -328,7 +326,7 @@ def test_two_calls_at_once(story):
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "told"),
+    ("text", "kind", "message"),
     [
         ("[]", ConfigInvalid, "is no plan"),
         ('{"format": 1}', ConfigInvalid, "made_at_ms"),
@@ -336,11 +334,11 @@ def test_two_calls_at_once(story):
         (None, ConfigInvalid, "there is no plan"),
     ],
 )
-def test_a_file_that_is_no_plan(tmp_path, text, kind, told):
+def test_a_file_that_is_no_plan(tmp_path, text, kind, message):
     file = tmp_path / "plan.json"
     if text is not None:
         file.write_text(text)
-    with pytest.raises(kind, match=told):
+    with pytest.raises(kind, match=message):
         read_plan(file)
 
 
@@ -354,11 +352,11 @@ def test_a_plan_of_a_newer_format(story, tmp_path):
 # -- undo ----------------------------------------------------------------------------------------------------------------
 
 
-def undone(story: Story, change: Callable[[], object], kind: type[CkptError], told: str) -> None:
+def undone(story: Story, change: Callable[[], object], kind: type[CkptError], message: str) -> None:
     apply(story.plan, settings_for(story.plan))
     change()
     before = story.content()
-    with pytest.raises(kind, match=told):
+    with pytest.raises(kind, match=message):
         undo(story.plan, settings_for(story.plan))
     assert story.content() == before
 
@@ -377,26 +375,26 @@ def test_an_undo_after_a_table_was_written(story):
     undone(story, lambda: story.lake.tables["gold"].append([[1]]), RewindStale, "gold was written since the rewind")
 
 
-def test_an_undo_of_what_was_not_done(story):
+def test_an_undo_of_a_plan_that_was_not_applied(story):
     with pytest.raises(CheckpointForeign, match="was not carried out"):
         undo(story.plan, settings_for(story.plan))
 
 
-def test_a_plan_that_was_undone_is_not_carried_out_again(story):
+def test_a_plan_that_was_undone_is_not_applied_again(story):
     apply(story.plan, settings_for(story.plan))
     undo(story.plan, settings_for(story.plan))
     story.refused(RewindStale, "was carried out and undone")
 
 
 def stopped_at(story: Story, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves what a process leaves that dies there."""
+    """Leave the files of a process that dies at the point."""
     with monkeypatch.context() as patched, failpoints.armed(f"{point}:raise"):
         patched.setattr(carrying.Carrier, "clean_up", lambda carrier, record: None)
         with pytest.raises(FailpointHit):
             apply(story.plan, settings_for(story.plan))
 
 
-def test_an_undo_of_what_was_only_prepared_takes_it_away(story, monkeypatch):
+def test_an_undo_of_a_prepared_rewind_removes_it(story, monkeypatch):
     before = story.content()
     stopped_at(story, "REWIND_DRAFTED", monkeypatch)
     assert story.content() != before
@@ -404,13 +402,13 @@ def test_an_undo_of_what_was_only_prepared_takes_it_away(story, monkeypatch):
     assert story.content() == before
 
 
-def test_an_undo_of_half_a_rewind_asks_for_the_other_half(story, monkeypatch):
+def test_an_undo_of_a_partial_rewind_asks_to_complete_it(story, monkeypatch):
     stopped_at(story, "REWIND_TABLE_COMMITTED", monkeypatch)
     with pytest.raises(RewindUnderWay, match="carried out in part"):
         undo(story.plan, settings_for(story.plan))
 
 
-def test_a_plan_for_queries_that_are_being_taken_back(story, monkeypatch):
+def test_a_plan_for_queries_that_are_being_rolled_back(story, monkeypatch):
     stopped_at(story, "REWIND_TABLE_COMMITTED", monkeypatch)
     with pytest.raises(RewindUnderWay, match="a rewind has begun and is not over"):
         planned(checkpoints(story.lake), "ingest@1", [story.lake.root])
@@ -418,7 +416,7 @@ def test_a_plan_for_queries_that_are_being_taken_back(story, monkeypatch):
 
 @pytest.mark.parametrize("verb", ["apply", "undo"])
 def test_a_fence_names_its_command_and_a_copy_of_the_plan(story, monkeypatch, verb):
-    """The user may have lost the file: without it nothing would open the fences."""
+    """The user may have lost the file, and no command removes the fences without it."""
     if verb == "undo":
         apply(story.plan, settings_for(story.plan))
     before = story.content()
@@ -434,7 +432,7 @@ def test_a_fence_names_its_command_and_a_copy_of_the_plan(story, monkeypatch, ve
     assert startable(story.lake) == [path.name for path in checkpoints(story.lake)]
 
 
-def test_a_dry_run_changes_nothing_at_all(story):
+def test_a_dry_run_changes_no_file(story):
     before = story.content()
     record = apply(story.plan, settings_for(story.plan), dry=True)
     assert record.tables
@@ -442,7 +440,7 @@ def test_a_dry_run_changes_nothing_at_all(story):
     assert not (story.lake.root / "checkpoints" / FOLDER).exists()
 
 
-def test_what_was_kept_is_what_was_there(story):
+def test_the_kept_checkpoints_have_all_their_files(story):
     before = {path.name: path for path in checkpoints(story.lake)}
     kept = {name: shutil.copytree(path, story.lake.root.parent / "kept" / name) for name, path in before.items()}
     record = apply(story.plan, settings_for(story.plan))

@@ -1,4 +1,4 @@
-"""Whatever happens to a file: the plan is made, or a typed error says what is wrong; and nothing else is written or raised."""
+"""With any damaged file a plan is made or a typed error is raised, and no file changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark_ckpt.errors import CkptError
 
 DAMAGES = int(os.environ.get("REWIND_DAMAGES", "25"))
 TIME = "2026-11-23T01:00:00Z"
-"""Long before the queries ran, as they say themselves; their commits' files are as new as this test."""
+"""Long before the batches' own timestamps; the commit files are as new as this test."""
 QUERIES = ("hdfs_snap", "rocks_log", "rocks_v2", "join", "rate", "filesink")
 
 

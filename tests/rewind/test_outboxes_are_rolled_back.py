@@ -1,4 +1,4 @@
-"""A rewind takes the outbox of a query along: its table and marker, its log; rows of its topic are listed and come again."""
+"""A rewind rolls back a query's outbox, its table and its marker; rows of its topic are listed and published again."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from spark_rewind.planning import RewindRequest, plan_rewind
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """Four right batches, then four wrong ones, beside a copy of their folder."""
+    """Four correct batches, then four wrong ones, and a copy of their folder."""
     made = World(tmp_path_factory.mktemp("outbox") / "world")
     made.run(4)
     made.run(4, wrong=1000)
@@ -53,7 +53,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.fixture
 def world(kept: World) -> World:
-    """The same world for each test, in the place where it was built: its files name each other by whole paths."""
+    """The same world for each test, in the same place, as its files name each other by absolute paths."""
     shutil.rmtree(kept.root)
     shutil.copytree(kept.root.with_name("copy"), kept.root)
     again = World(kept.root)
@@ -62,13 +62,13 @@ def world(kept: World) -> World:
 
 
 def check(world: World, left: Counter, batches: int = 10) -> None:
-    """Compare with a run that was never wrong: the table has its rows, the topic also the listed ones."""
+    """Compare with a run without wrong batches: the table has its rows, the topic also the listed ones."""
     assert world.table() == wanted(batches)
     assert Counter(world.topic.rows()) - left == wanted(batches)
     assert not left - Counter(world.topic.rows())
 
 
-def test_the_plan_names_the_epochs_that_are_left_and_the_sinks_that_have_them(world: World) -> None:
+def test_the_plan_names_diverged_epochs_and_the_sinks_that_have_them(world: World) -> None:
     plan = world.planned("q@3")
     [outbox] = plan.outboxes
     assert (outbox.base, outbox.latest) == (4, 8)
@@ -83,7 +83,7 @@ def test_the_plan_names_the_epochs_that_are_left_and_the_sinks_that_have_them(wo
     assert [each.strangers for each in table.undone] == [[], [], []]
 
 
-def test_a_reader_of_the_outboxs_table_goes_back_with_it(world: World) -> None:
+def test_a_reader_of_the_outboxs_table_rolls_back_with_it(world: World) -> None:
     reader = WrittenQuery(world.root / "checkpoints" / "reader")
     table = str(DeltaTable(str(world.gold)).metadata().id)
     for version in range(1, 7):
@@ -101,7 +101,7 @@ def test_a_reader_of_the_outboxs_table_goes_back_with_it(world: World) -> None:
     check(world, listed(record))
 
 
-def test_after_a_rewind_the_query_goes_on_as_if_it_had_never_been_wrong(world: World) -> None:
+def test_after_a_rewind_the_query_continues_as_without_wrong_batches(world: World) -> None:
     record = apply(world.planned("q@3"), settings())
     assert sum(listed(record).values()) == 3
     world.run(6)
@@ -109,7 +109,7 @@ def test_after_a_rewind_the_query_goes_on_as_if_it_had_never_been_wrong(world: W
 
 
 def test_listed_rows_are_durable_before_the_decision(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After it nothing lists them again."""
+    """After the decision they are not listed again."""
     durable = synced(monkeypatch)
     [outbox] = apply(world.planned("q@3"), settings()).outboxes
     rows = {str(path) for folder in outbox.rows.values() for path in Path(folder).iterdir()}
@@ -120,7 +120,7 @@ def test_listed_rows_are_durable_before_the_decision(world: World, monkeypatch: 
 
 # In the gate: the first and the last batch, and one between.
 @pytest.mark.parametrize("batch", [-1, 3, 6, *(pytest.param(each, marks=pytest.mark.long) for each in (0, 1, 2, 4, 5))])
-def test_each_batch_can_be_gone_back_to(tmp_path: Path, batch: int) -> None:
+def test_every_batch_can_be_rolled_back_to(tmp_path: Path, batch: int) -> None:
     world = World(tmp_path)
     world.run(batch + 1)
     world.run(7 - batch, wrong=1000, dies=batch % 2 == 0)
@@ -130,7 +130,7 @@ def test_each_batch_can_be_gone_back_to(tmp_path: Path, batch: int) -> None:
     check(world, listed(record))
 
 
-def test_a_query_goes_back_twice(world: World) -> None:
+def test_a_query_rolls_back_twice(world: World) -> None:
     first = apply(world.planned("q@3"), settings())
     world.run(1)
     world.run(3, wrong=500)
@@ -140,7 +140,7 @@ def test_a_query_goes_back_twice(world: World) -> None:
     check(world, listed(first) + listed(second))
 
 
-def test_an_undo_goes_on_as_if_nothing_had_been(world: World) -> None:
+def test_after_an_undo_the_query_continues_as_without_the_rewind(world: World) -> None:
     plan = world.planned("q@3")
     table, topic = world.table(), world.topic.rows()
     apply(plan, settings())
@@ -156,9 +156,9 @@ KILLS = [
     for point in Failpoint
     if point.name.startswith("REWIND_") and point.name not in ("REWIND_LOG_SWAPPED", "REWIND_FILE_MOVED")
 ]
-"""Each step but those of a file sink's folder."""
+"""All steps except those of a file sink's folder."""
 OPEN = ("REWIND_PREPARING", "REWIND_DONE")
-"""Here nothing is fenced yet, or no longer."""
+"""Steps without fences: before them or after them."""
 
 
 def every_other(points: Sequence[str], first: int) -> list[ParameterSet]:
@@ -167,7 +167,7 @@ def every_other(points: Sequence[str], first: int) -> list[ParameterSet]:
 
 
 def dies(point: str, monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
-    """Leave what a process leaves that dies there."""
+    """Leave the files of a process that dies at the point."""
     with monkeypatch.context() as dying, failpoints.armed(f"{point}:raise"):
         dying.setattr(carrying.Carrier, "clean_up", lambda carrier, record: None)
         with pytest.raises(FailpointHit):
@@ -175,7 +175,7 @@ def dies(point: str, monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]
 
 
 @pytest.mark.parametrize("point", every_other(KILLS, 0))
-def test_a_killed_apply_goes_on(world: World, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+def test_a_killed_apply_continues(world: World, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     plan = world.planned("q@3")
     dies(point, monkeypatch, lambda: apply(plan, settings()))
     if point not in (*OPEN, "REWIND_UNFENCED"):
@@ -187,7 +187,7 @@ def test_a_killed_apply_goes_on(world: World, monkeypatch: pytest.MonkeyPatch, p
 
 
 @pytest.mark.parametrize("point", every_other(KILLS, 1))
-def test_a_killed_undo_goes_on(world: World, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+def test_a_killed_undo_continues(world: World, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     plan = world.planned("q@3")
     table, topic = world.table(), world.topic.rows()
     apply(plan, settings())
@@ -203,7 +203,7 @@ def test_a_killed_undo_goes_on(world: World, monkeypatch: pytest.MonkeyPatch, po
 
 
 class Moves(World):
-    """The same query, reading a table of another query, which goes back as well."""
+    """The same query, reading a table of another query, which rolls back as well."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -231,8 +231,8 @@ def moved(tmp_path: Path) -> Moves:
     return world
 
 
-def go_on(world: Moves) -> None:
-    """The rest of the query: its offsets count the new versions."""
+def run_the_rest(world: Moves) -> None:
+    """Run the rest of the query, with offsets of the new versions."""
     commits = sorted((world.bronze.root / "_delta_log").glob("*.json"))
     world.bronze.versions = len(commits)
     offset = len(commits) - 4
@@ -245,7 +245,7 @@ def test_a_query_whose_offsets_move_with_a_table_continues_its_outbox(tmp_path: 
     world = moved(tmp_path)
     record = apply(world.planned("ingest@3"), settings())
     assert record.outboxes[0].moved is not None
-    go_on(world)
+    run_the_rest(world)
     check(world, listed(record))
 
 
@@ -256,7 +256,7 @@ def test_without_the_moved_identity_the_outbox_refuses_the_next_batch(
     monkeypatch.setattr(outbox_logs, "moved_batch", lambda change, checkpoint, batch: None)
     apply(world.planned("ingest@3"), settings())
     with pytest.raises(BatchUnexpected):
-        go_on(world)
+        run_the_rest(world)
 
 
 def test_without_the_branch_in_the_log_the_start_refuses_the_table(
@@ -295,10 +295,10 @@ def test_a_driver_that_holds_the_lease_is_refused(world: World) -> None:
 
 
 @pytest.mark.parametrize("checked", [True, False], ids=["as it ships", "planted: found after the decision"])
-def test_an_epoch_that_no_branch_can_begin_at_is_refused_before_anything_changed(
+def test_an_epoch_that_no_branch_can_begin_at_is_refused_before_any_change(
     world: World, monkeypatch: pytest.MonkeyPatch, checked: bool
 ) -> None:
-    """A sink lacks rows of the branch, and has newer ones of another."""
+    """A sink lacks rows of the branch, and has newer rows of another branch."""
     if not checked:
         monkeypatch.setattr(outbox_logs, "recovery_point", lambda *given: None)
     monkeypatch.setattr(restore, "out_of_turn", lambda state, epoch, read: {"alerts": [4]} if epoch == 4 else {})
@@ -309,7 +309,7 @@ def test_an_epoch_that_no_branch_can_begin_at_is_refused_before_anything_changed
 
 
 class OutboxRunOf:
-    """A driver that has begun with batch 8 and stays."""
+    """A driver that has begun batch 8 and continues to run."""
 
     def __init__(self, world: World) -> None:
         self.driver = OutboxRun(world.settings())
@@ -354,7 +354,7 @@ def test_a_driver_that_begins_while_the_rewind_prepares_makes_it_stale(
 def test_no_driver_begins_until_the_rewind_is_over(
     world: World, monkeypatch: pytest.MonkeyPatch, closed: bool, refused: type[CkptError]
 ) -> None:
-    """A batch that was under way when the fences came reaches the outbox after them."""
+    """A batch that began before the fences reaches the outbox after them."""
     if not closed:
         monkeypatch.setattr(proposals, "refuse_if_rewinding", lambda log_state, holder: None)
     plan = world.planned("q@3")
@@ -372,10 +372,8 @@ def test_no_driver_begins_until_the_rewind_is_over(
 
 
 @pytest.mark.parametrize("fenced", [True, False], ids=["as it ships", "planted: the table fences no publisher"])
-def test_a_publisher_that_is_late_is_fenced_by_the_table(
-    world: World, monkeypatch: pytest.MonkeyPatch, fenced: bool
-) -> None:
-    """It has an epoch in hand when the table goes back."""
+def test_a_late_publisher_is_fenced_by_the_table(world: World, monkeypatch: pytest.MonkeyPatch, fenced: bool) -> None:
+    """The publisher has an epoch to publish when the table rolls back."""
     if not fenced:
         monkeypatch.setattr(records.OutboxChange, "raised", lambda change, table: {})
     log = world.log()
@@ -393,7 +391,7 @@ def test_a_publisher_that_is_late_is_fenced_by_the_table(
     assert (world.table() == wanted(4)) is fenced
 
 
-def test_a_table_that_goes_back_to_before_its_first_epoch_has_no_marker(tmp_path: Path) -> None:
+def test_a_table_rolled_back_before_its_first_epoch_has_no_marker(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.run(3, wrong=1000)
     record = apply(world.planned("2000-01-01T00:00:00Z"), settings())
@@ -431,6 +429,6 @@ def test_an_outbox_of_another_query_and_a_jobs_store_are_refused(world: World) -
         plan_rewind(RewindRequest([str(world.checkpoint)], "q@0", outboxes=[str(world.root / "job")]), 0)
 
 
-def test_a_plan_without_the_outbox_says_what_is_missing(world: World) -> None:
+def test_a_plan_without_the_outbox_names_the_missing_option(world: World) -> None:
     plan = plan_rewind(RewindRequest([str(world.checkpoint)], "q@3", [str(world.gold)]), 0)
     assert plan.tables == [] or any("--outbox STORE" in note for note in plan.notes)
