@@ -14,18 +14,18 @@ JOB = "orders"
 
 
 def operator(query: WrittenQuery, name: str = "applyInPandasWithState", partitions: int = 1, number: int = 0) -> None:
-    """Write down what a stateful operator is, as Spark 4 does."""
+    """Write the metadata of a stateful operator, as Spark 4 does."""
     folder = query.folder / "state" / str(number) / "_metadata"
     folder.mkdir(parents=True, exist_ok=True)
-    told = {
+    metadata = {
         "operatorInfo": {"operatorId": number, "operatorName": name},
         "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": partitions}],
     }
-    (folder / "metadata").write_text(f"v1\n{json.dumps(told)}")
+    (folder / "metadata").write_text(f"v1\n{json.dumps(metadata)}")
 
 
 def clicks(query: WrittenQuery, *ends: int, **how: object) -> WrittenQuery:
-    """One batch for each end of partition 0 of a topic; partition 1 stands at 7."""
+    """One batch for each end of partition 0 of a topic; partition 1 ends at 7."""
     for end in ends:
         query.batch({"clicks": {"0": end, "1": 7}}, **how)
     return query
@@ -36,7 +36,7 @@ def target(folder: Path) -> AdoptTarget:
 
 
 def adopted(query: WrittenQuery, folder: Path, *sources: str, **request: object) -> Adoption:
-    """Adopt a query without state; no session can be had."""
+    """Adopt a query without state; a request for a session fails."""
     named = AdoptRequest(str(query.folder), sources or ("clicks",), **request)  # type: ignore[arg-type]
     return adopt(named, target(folder), no_session)
 

@@ -1,4 +1,4 @@
-"""A query becomes a job in the store of its outbox: the markers of its sinks stay valid, and nothing else begins there."""
+"""A query becomes a job in the store of its outbox: its sinks' markers stay valid, and no other query can use the store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.rewind.outbox_world import Rows, TopicSink, World
 
 
 class Clicks(World):
-    """The query reads a topic, and keeps its sum elsewhere: to Spark it has no state."""
+    """The query reads a topic and keeps its sum outside of Spark, so it has no state for Spark."""
 
     def ends(self, number: int) -> list[str]:
         return [json.dumps({"clicks": {"0": number + 1}})]
@@ -163,7 +163,7 @@ def test_an_adoption_that_fails_leaves_the_outbox_as_it_was(world: Clicks) -> No
 
 
 @pytest.mark.parametrize("error", [StoreUnreachable("no answer"), KeyboardInterrupt()])
-def test_an_epoch_that_is_in_the_log_makes_it_the_jobs_whatever_the_answer(
+def test_an_epoch_in_the_log_makes_the_store_the_jobs_without_an_answer(
     world: Clicks, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     commit = EpochLog.commit_epoch
@@ -200,7 +200,7 @@ def test_an_adoption_that_was_killed_runs_again_and_nothing_starts_before(
 
 
 class _Dead:
-    """Stands for `suppress` in a process that is dead: what it would do is not done."""
+    """Replaces `suppress` as in a dead process: it raises at entry, so its body does not run."""
 
     def __init__(self, *kinds: object) -> None:
         pass

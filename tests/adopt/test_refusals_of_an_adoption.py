@@ -1,4 +1,4 @@
-"""What cannot become a job's epoch is told by a typed error before anything is written."""
+"""A query that cannot be adopted is refused with a typed error before any file is written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMED = {"sources": ["clicks"], "operators": ["totals"]}
 
 
 class World:
-    """A query from Kafka with one operator; every case does one thing to it."""
+    """A query from Kafka with one operator; every case changes one thing."""
 
     def __init__(self, folder: Path) -> None:
         self.query = clicks(WrittenQuery(folder / "query"), 10, 20, state=True)
@@ -40,7 +40,7 @@ class World:
 
 
 def nothing(world: World) -> None:
-    """As it is, it can be adopted."""
+    """Unchanged, it can be adopted."""
 
 
 def an_aggregation(world: World) -> None:
@@ -196,25 +196,25 @@ CASES = {
 }
 
 
-def test_without_the_damage_it_can_be(tmp_path):
+def test_an_undamaged_query_is_adopted(tmp_path):
     taking = World(tmp_path).plan()
     assert (taking.batch, taking.operators["totals"].name) == (1, PANDAS)
 
 
 @pytest.mark.parametrize("damage", CASES, ids=lambda damage: damage.__name__)
-def test_it_is_told_by_its_own_error_and_nothing_is_touched(tmp_path, damage):
+def test_each_kind_of_damage_raises_its_error_and_changes_no_file(tmp_path, damage):
     world = World(tmp_path)
     damage(world)
     before = content_of(tmp_path)
-    kind, told = CASES[damage]
-    with pytest.raises(kind, match=told) as refused:
+    kind, message = CASES[damage]
+    with pytest.raises(kind, match=message) as refused:
         world.plan()
     assert refused.value.hint
     assert content_of(tmp_path) == before
 
 
 @pytest.mark.parametrize("damage", CASES, ids=lambda damage: damage.__name__)
-def test_the_command_tells_it_without_a_traceback_and_makes_no_store(tmp_path, capsys, damage):
+def test_the_command_reports_the_error_without_a_traceback_and_makes_no_store(tmp_path, capsys, damage):
     world = World(tmp_path)
     damage(world)
     request = world.request
@@ -223,15 +223,15 @@ def test_the_command_tells_it_without_a_traceback_and_makes_no_store(tmp_path, c
     arguments += [part for name in request["operators"] for part in ("--operator", name)]
     arguments += ["--unfinished", request["unfinished"]] if "unfinished" in request else []
     code = exit_code(arguments)
-    told = capsys.readouterr()
-    assert (code, told.out) == (CASES[damage][0].exit_code, "")
-    assert told.err.startswith(f"[{CASES[damage][0].condition}]")
-    assert "Traceback" not in told.err
+    message = capsys.readouterr()
+    assert (code, message.out) == (CASES[damage][0].exit_code, "")
+    assert message.err.startswith(f"[{CASES[damage][0].condition}]")
+    assert "Traceback" not in message.err
     assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.parametrize("name", ["hdfs_snap", "rocks_v2"])
-def test_an_aggregation_that_spark_wrote_down_is_named(tmp_path, name):
+def test_an_aggregation_in_sparks_metadata_is_named(tmp_path, name):
     folder = unpacked(tmp_path) / "ckpt" / name
     with pytest.raises(AdoptionRefused, match="stateStoreSave"):
         planned(AdoptRequest(str(folder), **NAMED))
@@ -250,13 +250,13 @@ def test_without_a_jdk_state_is_refused_before_a_store_is_made(tmp_path, capsys,
     assert not (tmp_path / "store").exists()
 
 
-def test_every_other_operator_has_a_name_that_users_know():
+def test_every_other_operator_has_a_public_name():
     assert PANDAS not in WORDS
     assert all(words and words != name for name, words in WORDS.items())
 
 
 @pytest.mark.parametrize(
-    ("sources", "told"),
+    ("sources", "message"),
     [
         (["clicks"], "which source is it"),
         (["a=0", "b=0"], "has two names"),
@@ -264,11 +264,11 @@ def test_every_other_operator_has_a_name_that_users_know():
         (["a=0"], "source 1 of the query has no name"),
     ],
 )
-def test_of_several_sources_each_needs_a_name_of_its_own(tmp_path, sources, told):
+def test_each_of_several_sources_needs_its_own_name(tmp_path, sources, message):
     query = WrittenQuery(tmp_path / "query")
     query.batch({"clicks": {"0": 1}}, {"orders": {"0": 2}})
-    with pytest.raises(ConfigInvalid, match=told) as refused:
+    with pytest.raises(ConfigInvalid, match=message) as refused:
         planned(AdoptRequest(str(query.folder), sources))
-    if "two" not in told:
+    if "two" not in message:
         assert refused.value.context["source 1"] == "kafka, orders/0 at 2"
         assert refused.value.hint.endswith("--source NAME=0 --source NAME=1")

@@ -1,4 +1,4 @@
-"""A query without state becomes an epoch without a JVM: every source goes on right behind what was read."""
+"""A query without state becomes an epoch without a JVM: every source continues right after its last read offset."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.adopt.adopt_kit import JOB, adopted, clicks, opened
 from tests.rewind.rewind_kit import WrittenQuery, WrittenTable, content_of
 
 
-def test_the_epoch_holds_where_each_source_stood_and_what_it_was(tmp_path):
+def test_the_epoch_holds_cursor_and_identity_of_each_source(tmp_path):
     query, table = WrittenQuery(tmp_path / "query"), WrittenTable(tmp_path / "bronze")
     query.batch({"clicks": {"0": 5, "1": 7}}, table.at(2))
     query.batch({"clicks": {"0": 12, "1": 9}}, table.at(4, index=1))
@@ -32,7 +32,7 @@ def test_the_epoch_holds_where_each_source_stood_and_what_it_was(tmp_path):
 
 
 def test_watermarks_are_those_of_the_next_batch(tmp_path):
-    """It runs with what the last batch left, and its rows are late by what the last batch ran with."""
+    """It has the watermark after the last batch, and drops late rows by the one of the last batch."""
     query = clicks(WrittenQuery(tmp_path / "query"), 10, 20)
     offsets, commit = query.folder / "offsets" / "1", query.folder / "commits" / "1"
     offsets.write_text(offsets.read_text().replace('"batchWatermarkMs": 0', '"batchWatermarkMs": 5000'))
@@ -49,7 +49,7 @@ def test_the_checkpoint_stays_as_it_is(tmp_path):
     assert content_of(query.folder) == before
 
 
-def test_a_job_goes_on_from_the_epoch(tmp_path):
+def test_a_job_continues_from_the_epoch(tmp_path):
     adopted(clicks(WrittenQuery(tmp_path / "query"), 10), tmp_path)
     point = opened(tmp_path).log.begin_incarnation(current_holder(JOB), LATEST)
     assert (point.manifest.epoch, point.incarnation, point.unpublished, point.dropped) == (1, 2, {}, {})
@@ -74,7 +74,7 @@ def test_a_store_that_is_not_new_is_refused_and_stays_as_it_is(tmp_path, found):
 
 
 def interrupted(tmp_path, monkeypatch) -> WrittenQuery:
-    """The program is killed before the epoch is decided: nothing is tidied up."""
+    """The program is killed before the epoch commits, without clean-up."""
     query = clicks(WrittenQuery(tmp_path / "query"), 10)
     monkeypatch.setattr("spark_rewind.adopt.adopting.undo", lambda *_: None)
 
@@ -88,7 +88,7 @@ def interrupted(tmp_path, monkeypatch) -> WrittenQuery:
     return query
 
 
-def test_a_job_does_not_begin_anew_in_a_store_whose_adoption_was_cut_short(tmp_path, monkeypatch):
+def test_a_job_does_not_start_empty_after_an_interrupted_adoption(tmp_path, monkeypatch):
     interrupted(tmp_path, monkeypatch)
     log = opened(tmp_path).log
     log.release(log.state().incarnation)
@@ -98,7 +98,7 @@ def test_a_job_does_not_begin_anew_in_a_store_whose_adoption_was_cut_short(tmp_p
     assert log.state().incarnation == 1
 
 
-def test_an_adoption_that_was_cut_short_is_done_by_the_next(tmp_path, monkeypatch):
+def test_an_interrupted_adoption_is_completed_by_the_next(tmp_path, monkeypatch):
     query = interrupted(tmp_path, monkeypatch)
     log = opened(tmp_path).log
     log.release(log.state().incarnation)
@@ -106,7 +106,7 @@ def test_an_adoption_that_was_cut_short_is_done_by_the_next(tmp_path, monkeypatc
     assert opened(tmp_path).log.begin_incarnation(current_holder(JOB), LATEST).manifest.epoch == 1
 
 
-def test_a_store_that_somebody_begins_on_purpose_may_begin_anew(tmp_path, monkeypatch):
+def test_a_job_starts_empty_after_an_interrupted_adoption_if_the_user_confirms(tmp_path, monkeypatch):
     interrupted(tmp_path, monkeypatch)
     log = opened(tmp_path).log
     log.release(log.state().incarnation)
@@ -120,7 +120,7 @@ def test_no_name_of_a_job_is_taken_for_an_adoption(tmp_path):
     assert " " in ADOPTING
 
 
-def test_what_fails_on_the_way_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_a_failed_adoption_leaves_no_files(tmp_path, monkeypatch):
     query = clicks(WrittenQuery(tmp_path / "query"), 10)
 
     def full(*_: object) -> None:
@@ -132,7 +132,7 @@ def test_what_fails_on_the_way_leaves_nothing_behind(tmp_path, monkeypatch):
     assert not (tmp_path / "store").exists()
 
 
-def test_a_query_that_goes_on_meanwhile_is_noticed(tmp_path, monkeypatch):
+def test_a_query_that_runs_during_the_adoption_is_found(tmp_path, monkeypatch):
     query = clicks(WrittenQuery(tmp_path / "query"), 10)
     begin = EpochLog.begin_incarnation
 
@@ -146,7 +146,7 @@ def test_a_query_that_goes_on_meanwhile_is_noticed(tmp_path, monkeypatch):
     assert not (tmp_path / "store").exists()
 
 
-def test_it_needs_neither_java_nor_pyspark(tmp_path):
+def test_an_adoption_needs_neither_java_nor_pyspark(tmp_path):
     query = clicks(WrittenQuery(tmp_path / "query"), 10, 20)
     code = (
         "import sys\nfrom spark_ckpt.cli.app import exit_code\ncode = exit_code(sys.argv[1:])\n"
@@ -161,6 +161,6 @@ def test_it_needs_neither_java_nor_pyspark(tmp_path):
         timeout=120,
     )
     assert run.returncode == 0, run.stderr
-    told = json.loads(run.stdout)
-    assert (told["batch"], told["epoch"]) == (1, 1)
-    assert told["sources"] == {"clicks": {"kind": "kafka", "cursor": {"clicks": {"0": 20, "1": 7}}}}
+    adoption = json.loads(run.stdout)
+    assert (adoption["batch"], adoption["epoch"]) == (1, 1)
+    assert adoption["sources"] == {"clicks": {"kind": "kafka", "cursor": {"clicks": {"0": 20, "1": 7}}}}

@@ -1,4 +1,4 @@
-"""Rates, CPU and waiting times from scripted samples; result lines on the disk."""
+"""Rates, CPU and waiting times from scripted samples; result lines on disk."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_rate_of_a_steady_stream() -> None:
 
 
 @pytest.mark.parametrize("phase_s", [0.0, 0.5, 2.5, 4.9])
-def test_steps_are_counted_whole_and_each_partition_by_its_own(phase_s: float) -> None:
+def test_steps_are_counted_completely_and_per_partition(phase_s: float) -> None:
     found = rate(timeline(commits(100, 5), commits(50, 5, phase_s)), 10, 31, MANY)
 
     assert found is not None
@@ -94,7 +94,7 @@ def test_cpu_of_ended_processes_stays_counted() -> None:
     assert cpu.between(0.5, 1.0) == pytest.approx(0.25)
 
 
-def test_a_line_of_proc_is_read_behind_a_name_of_any_kind() -> None:
+def test_a_line_of_proc_is_read_after_any_process_name() -> None:
     rest = "S 1 70 71 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 1 0 12345 1000 10"
 
     assert parsed(72, f"72 (a) b (c) {rest}") == Process(72, 12345, 71, pytest.approx(3.0))
@@ -133,7 +133,7 @@ def machine(load: float) -> Line:
     return Line(measure="machine", values=values)
 
 
-def test_lines_come_back_as_they_were(tmp_path: Path) -> None:
+def test_lines_survive_a_file(tmp_path: Path) -> None:
     results = Results(tmp_path / "new" / "results.jsonl")
     written = [machine(0.5), line("a", 0, "x"), line("b", 0), line("a", 1)]
     for each in written:
@@ -142,7 +142,7 @@ def test_lines_come_back_as_they_were(tmp_path: Path) -> None:
     assert read(results.path) == written
 
 
-def test_measuring_again_replaces_and_leaves_the_rest(tmp_path: Path) -> None:
+def test_a_repeated_measurement_replaces_its_lines_only(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     first = Results(path)
     for each in (machine(1), line("a", 0), line("b", 0), machine(2), line("a", 1)):
@@ -154,7 +154,7 @@ def test_measuring_again_replaces_and_leaves_the_rest(tmp_path: Path) -> None:
     assert read(path) == [machine(1), line("b", 0), machine(3), line("a", 0, "new"), line("a", 1, "new")]
 
 
-def test_measuring_at_one_rate_leaves_what_was_measured_at_another(tmp_path: Path) -> None:
+def test_a_measurement_at_one_rate_keeps_those_at_another(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     slow, fast = (
         Line(measure="latency", system="a", values={"failed": "it broke", "rate": rate}) for rate in (1000, 10_000)
@@ -166,7 +166,7 @@ def test_measuring_at_one_rate_leaves_what_was_measured_at_another(tmp_path: Pat
     assert read(path) == [slow, fast]
 
 
-def test_tables_and_lines_of_inside_measurements_are_told_apart() -> None:
+def test_tables_and_lines_of_inside_measurements_are_kept_separately() -> None:
     own = Line(measure="interval", interval_ms=5, values={"records_per_s": 1.5, "lost": 0.1})
     printed = f"| a | b |\nsome noise\n{own.model_dump_json()}\n| 1 | 2 |\n"
 
@@ -176,7 +176,7 @@ def test_tables_and_lines_of_inside_measurements_are_told_apart() -> None:
     ]
 
 
-def test_an_inside_measurement_that_broke_off_keeps_its_lines_and_tells_its_failure() -> None:
+def test_an_inside_measurement_that_failed_keeps_its_lines_and_its_error() -> None:
     own = Line(measure="interval", interval_ms=5, values={"records_per_s": 1.5, "lost": 0.1})
     printed = f"{own.model_dump_json()}\n| half | a table |\n"
 

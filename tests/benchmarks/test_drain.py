@@ -1,4 +1,4 @@
-"""When a system has answered a topic: its answer is right and stands, or nothing has moved for long."""
+"""A system has answered a topic if its answer is right and stable, or if nothing has changed for long."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANSWER = ['{"auction":123,"price":1}', '{"auction":246,"price":2}']
 
 
 class Target:
-    """Ends as a watch saw them at some moments, and the records below the last."""
+    """End offsets of a topic at some times, and the records before the last one."""
 
     def __init__(self) -> None:
         self.watch = Watch(lambda: (0,))
@@ -46,7 +46,7 @@ def target() -> Target:
 
 @pytest.fixture
 def cpu() -> Cpu:
-    """Of a system that rests."""
+    """CPU of an idle system."""
     return Cpu([0.0, 1000.0], [0.0, 0.0])
 
 
@@ -58,7 +58,7 @@ def ending(target: Target, cpu: Cpu) -> Ending:
 
 
 def test_the_target_is_not_read_while_the_system_works(target: Target, ending: Ending, cpu: Cpu) -> None:
-    """A batch may take longer than the target is quiet. Whoever reads it then takes a core from the system that is measured."""
+    """A batch may take longer than the target's quiet time, and a read then takes a core from the measured system."""
     cpu.used_s[-1] = cpu.moments[-1]
     target.at(1 + QUIET_S * 3)
     assert not ending.is_over()
@@ -70,19 +70,19 @@ def test_a_pause_with_half_an_answer_is_not_the_end(target: Target, ending: Endi
     assert not ending.is_over()
     target.at(STUCK_S, ANSWER[1])
     target.at(STUCK_S + QUIET_S / 2)
-    assert not ending.is_over(), "something put out twice would still come"
+    assert not ending.is_over(), "a duplicate could still come"
     target.at(STUCK_S + QUIET_S * 2)
     assert ending.is_over()
 
 
-def test_a_target_that_is_stuck_is_given_up(target: Target, ending: Ending) -> None:
+def test_a_stuck_target_ends_the_wait(target: Target, ending: Ending) -> None:
     target.at(STUCK_S)
     assert not ending.is_over()
     target.at(STUCK_S + 2)
     assert ending.is_over()
 
 
-def test_the_target_is_read_once_for_each_time_that_it_stands(target: Target, ending: Ending) -> None:
+def test_the_target_is_read_once_per_quiet_time(target: Target, ending: Ending) -> None:
     for moment_s in range(2, 100):
         target.at(moment_s)
         ending.is_over()

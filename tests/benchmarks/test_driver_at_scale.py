@@ -1,4 +1,4 @@
-"""The benchmark of the driver's work runs the rules and the store of a job, and its stub tasks answer for every group."""
+"""The benchmark of the driver's work runs a job's rules and store, and its stub tasks report every key group."""
 
 from __future__ import annotations
 

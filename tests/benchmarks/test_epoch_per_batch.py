@@ -1,4 +1,4 @@
-"""A long run's table shows what grows, and says of what stays that it stays."""
+"""A long run's table shows growing values, and constant ones as constant."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def grown(samples):
     return [cell.strip() for cell in table(samples)[-1].strip("| ").split("|")]
 
 
-def test_what_stays_is_once_what_it_was():
+def test_a_constant_value_has_the_factor_one():
     cells = grown(run())
     assert cells[2:] == ["1.00x"] * 7
 
 
-def test_what_grows_is_seen_in_the_last_row_and_nowhere_else():
-    """The planted faults: a log that is never folded, and files that nobody deletes."""
+def test_growth_is_shown_in_the_last_row_only():
+    """Planted faults: a log that is never folded, and files that are never deleted."""
     assert grown(run(commit_ms=lambda at: at))[2] == "1.66x"
     assert grown(run(files=lambda at: 10 * at))[4:8] == ["1.66x"] * 4
     assert grown(run(files=lambda at: 10 * at))[2] == "1.00x"
@@ -39,7 +39,7 @@ def test_a_long_run_has_ten_rows_and_every_epoch_once():
     assert [cell.strip() for cell in lines[-2].split("|")][1:3] == ["10.0", "180"]
 
 
-def test_files_where_there_were_none_are_no_factor():
+def test_growth_from_zero_files_has_no_factor():
     assert grown(run(files=lambda at: max(0, at - 40)))[4] == "-"
 
 

@@ -1,4 +1,4 @@
-"""The command that measures metrics says yes or no only where it can have seen one percent."""
+"""The benchmark of metrics judges one percent only if its noise is low enough to see it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def test_a_run_is_compared_with_its_neighbours() -> None:
     assert metrics.lost(10.1, 9.0, 11.0) == pytest.approx(0.01)
 
 
-def test_processor_time_is_the_whole_sessions() -> None:
-    # A session of its own: processes of this one may end between the two readings, and take their time with them.
+def test_cpu_time_is_that_of_the_whole_session() -> None:
+    # Its own session: processes of this one may end between the two readings, and their CPU time would be lost.
     program = """
 from benchmarks.inside.metrics import used_s
 before_s = used_s()

@@ -1,4 +1,4 @@
-"""The judge of NEXMark's outputs finds what is planted: records twice, missing, changed, in any query's form."""
+"""The judge of NEXMark's outputs finds planted faults: duplicate, missing and changed records, in every query."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def outputs(values: Sequence[str], partitions: int) -> list[Outputs]:
 
 
 def exact(job: str, made: Events) -> list[str]:
-    """An output that says the answer, as a system writes it."""
+    """The exact output of a job, as a system writes it."""
     answer = expected(job, made)
     if job in RUNNING:
         answer = answer.drop_duplicates(list(job_module(job).KEY))
@@ -99,7 +99,7 @@ def test_a_running_answer_is_its_last_record_of_each_key(made: Events) -> None:
 
 @pytest.fixture(scope="module")
 def tied(made: Events) -> Events:
-    """Of the first auction two bids by one person, at one time, for one price."""
+    """Events with two bids for the first auction by one person, at one time and price."""
     bids = made.bid.iloc[:2].assign(
         **{name: made.bid[name].iloc[0] for name in ("auction", "bidder", "price", "dateTime")}
     )

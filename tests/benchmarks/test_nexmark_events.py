@@ -1,4 +1,4 @@
-"""NEXMark's events: the reference's proportions, ids and skew, the same every time, late by no more than is said."""
+"""NEXMark's events have the reference's proportions, ids and skew, are reproducible, and are late within the bound."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_of_fifty_events_one_is_a_person_three_are_auctions_the_rest_bids(record
     assert all(KINDS[record["event_type"]] in record for record in records)
 
 
-def test_the_records_say_what_the_tables_say(made: Events, records) -> None:
+def test_records_equal_the_tables(made: Events, records) -> None:
     for kind in KINDS:
         table = getattr(made, kind)
         said = Counter(tuple(record[kind].values()) for record in records if kind in record)
@@ -38,13 +38,13 @@ def test_the_records_say_what_the_tables_say(made: Events, records) -> None:
         assert {tuple(record[kind]) for record in records if kind in record} == {tuple(table.columns)}
 
 
-def test_events_are_the_same_every_time_and_others_with_another_seed() -> None:
+def test_events_are_the_same_for_a_seed_and_differ_for_another() -> None:
     first, second, other = (list(events(2000, seed=seed).values()) for seed in (1, 1, 2))
     assert first == second
     assert first != other
 
 
-def test_a_record_arrives_at_most_the_disorder_behind_a_younger_one(records) -> None:
+def test_a_record_arrives_at_most_the_disorder_after_a_later_one(records) -> None:
     times = np.array([record[kind]["dateTime"] for record in records for kind in KINDS if kind in record])
     behind = np.maximum.accumulate(times) - times
     assert 0.8 * DISORDER_MS < behind.max() <= DISORDER_MS < WATERMARK_DELAY_MS

@@ -1,4 +1,4 @@
-"""Every fault that is planted into an output is found, and counted as what it is."""
+"""Every fault planted in an output is found and counted as its kind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLEAN = Verdict(records=RECORDS, duplicates=0, missing=0, wrong=0, reordered=0)
 
 
 def outputs(inputs: Inputs = INPUTS) -> list[list[bytes]]:
-    """Exact ones, in two partitions by key."""
+    """Exact outputs, in two partitions by key."""
     texts = EXPECTED.to_pylist()
     partitions: list[list[bytes]] = [[], []]
     for key, slot in zip(inputs.keys, inputs.slots, strict=True):
@@ -27,7 +27,7 @@ def outputs(inputs: Inputs = INPUTS) -> list[list[bytes]]:
 
 
 def judged(partitions: Sequence[Sequence[bytes | None]], *, every_input: bool = True) -> tuple[Verdict, Progress]:
-    """In chunks, with a hole in the offsets behind each record, as transactions' markers leave them."""
+    """Judge in chunks, with a gap in the offsets after each record, as markers of transactions leave it."""
     read = [
         Outputs(
             pa.chunked_array([pa.array(part[i : i + 300], pa.binary()) for i in range(0, len(part), 300)], pa.binary()),
@@ -39,7 +39,7 @@ def judged(partitions: Sequence[Sequence[bytes | None]], *, every_input: bool = 
 
 
 def verdict(partitions: Sequence[Sequence[bytes | None]]) -> dict[str, int]:
-    """What is not clean."""
+    """Counts of faults that are not zero."""
     found, _ = judged(partitions)
     return {name: value for name, value in vars(found).items() if value != getattr(CLEAN, name)}
 
@@ -56,7 +56,7 @@ def test_an_empty_output_is_clean() -> None:
     assert verdict([[], []]) == {"records": 0}
 
 
-def test_what_did_not_come_yet_is_not_missing() -> None:
+def test_output_that_may_still_come_is_not_missing() -> None:
     parts = outputs()
 
     assert verdict([parts[0][:100], parts[1][:50]]) == {"records": 150}
@@ -139,7 +139,7 @@ def test_different_keys_may_overtake_one_another() -> None:
     assert verdict(parts) == {}
 
 
-def test_a_replay_is_duplicates_and_no_disorder() -> None:
+def test_a_replay_counts_as_duplicates_and_not_as_disorder() -> None:
     parts = outputs()
     parts[0][100:100] = parts[0][50:100]
 
@@ -156,7 +156,7 @@ def test_progress_counts_an_input_once_and_by_offsets() -> None:
     assert covered.tolist() == [[0, 0], [1, 0], [100, 0], [100, 0], [101, 6], [len(parts[0]) - 50, len(parts[1])]]
 
 
-def test_running_values_may_leave_inputs_out_and_cover_those_before() -> None:
+def test_running_values_may_skip_inputs_and_cover_earlier_ones() -> None:
     parts = outputs()
     few = [
         [part[position_of(part, key, 30)] for key in keys] for part, keys in zip(parts, ([0, 2], [1, 3]), strict=True)

@@ -1,4 +1,4 @@
-"""The command that measures the page asks a real server about a real store, and says no when it is slow."""
+"""The benchmark of the page requests a real server with a real store, and fails if it is slow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_a_second_is_the_target_of_every_round() -> None:
     assert [line.split(" | ")[-1] for line in lines[2:]] == ["no |", "yes |", "no browser |"]
 
 
-def test_what_is_asked_is_the_stores_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_requests_are_for_the_stores_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page.shutil, "which", lambda name: None)
     found = page.measured(rounds=1, epochs=3)
     assert {name: len(ms) for name, ms in found.items()} == dict.fromkeys(page.NAMES, 1) | {"drawn": 0}

@@ -1,4 +1,4 @@
-"""Parts of a record's time: on made-up progress, every record's parts are its whole time, and nothing counts twice."""
+"""Parts of a record's time: with scripted progress they add up to its whole time, and no moment counts twice."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from benchmarks.systems.telling import listener
 from spark_ckpt.events.listener import EpochEvent, ProgressEvent
 
 T = 1_700_000_000.0
-"""A moment; spans are told relative to it."""
+"""A point in time; spans are relative to it."""
 
 
 def stamp(seconds):
@@ -36,7 +36,7 @@ def stamp(seconds):
 
 
 def batch(ends, began, phases_ms, ours_ms=None):
-    """As spark_ckpt tells one. Phases in the order of Spark, the action's parts in ours."""
+    """A batch event of spark_ckpt. Phases are in the order of Spark, parts of the action in ours."""
     names = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets", "triggerExecution")
     took_ms = dict(zip(names, phases_ms, strict=True))
     if ours_ms is not None:
@@ -67,13 +67,13 @@ def published(epoch, at, took_ms, **parts_ms):
 
 
 def records(*each):
-    """Of one partition: (offset, created, came), moments relative to T."""
+    """Records of one partition: (offset, created, came), times relative to T."""
     offset, created, came = (np.array(column, float) for column in zip(*each, strict=True))
     return Records(T + created, T + came, np.zeros(len(each), int), offset.astype(int))
 
 
-def spent_ms(some, told):
-    """Parts of each record that took any time, in ms."""
+def parts_ms_of(some, told):
+    """Parts of each record with a duration above zero, in ms."""
     spent = seconds_by_part(some, passages(told))
     return [
         {part: round(seconds[at] * 1000) for part, seconds in spent.items() if seconds[at] > 1e-4}
@@ -91,7 +91,7 @@ TWO_BATCHES_ONE_EPOCH = (
 
 
 def test_a_record_of_an_earlier_batch_waits_for_the_one_with_the_barrier():
-    early, late = spent_ms(records((3, -0.4, 1.35), (15, 0.2, 1.35)), TWO_BATCHES_ONE_EPOCH)
+    early, late = parts_ms_of(records((3, -0.4, 1.35), (15, 0.2, 1.35)), TWO_BATCHES_ONE_EPOCH)
     around = {"offsets": 10, "log": 20, "planning": 70, "fetch": 100, "operator": 200, "staging": 50}
     behind = {
         "decision": 30,
@@ -122,31 +122,31 @@ def test_means_of_parts_are_a_result_line_that_adds_up():
     assert line.number("barrier_mean_ms") == pytest.approx(300)
 
 
-def test_what_is_seen_before_its_publisher_says_so_has_waited_for_nobody_afterwards():
-    (seen,) = spent_ms(records((15, 0.2, 1.28)), TWO_BATCHES_ONE_EPOCH)
+def test_a_record_read_before_its_publish_event_has_no_wait_after_it():
+    (seen,) = parts_ms_of(records((15, 0.2, 1.28)), TWO_BATCHES_ONE_EPOCH)
     assert "visible" not in seen
     assert seen["publish_commit"] == 40
 
 
 def test_a_record_that_comes_while_spark_plans_did_not_wait_for_a_batch():
-    (late,) = spent_ms(records((15, 0.605, 1.35)), TWO_BATCHES_ONE_EPOCH)
+    (late,) = parts_ms_of(records((15, 0.605, 1.35)), TWO_BATCHES_ONE_EPOCH)
     assert "wait" not in late
     assert late["offsets"] == 5
 
 
 def test_plain_sparks_output_is_read_while_its_action_runs():
     told = [sparks_own({0: 10}, 0.0, (10, 20, 5, 65, 400, 30, 550))]
-    (seen,) = spent_ms(records((3, -0.4, 0.4)), told)
+    (seen,) = parts_ms_of(records((3, -0.4, 0.4)), told)
     assert seen == {"wait": 400, "offsets": 10, "log": 20, "planning": 70, "action": 280, UNEXPLAINED: 20}
 
 
 def test_a_record_that_nobody_tells_of_is_unexplained_as_a_whole():
-    (unknown,) = spent_ms(records((99, 0.0, 2.0)), TWO_BATCHES_ONE_EPOCH)
+    (unknown,) = parts_ms_of(records((99, 0.0, 2.0)), TWO_BATCHES_ONE_EPOCH)
     assert unknown == {UNEXPLAINED: 2000}
 
 
 def test_an_epoch_that_was_decided_and_not_yet_published_leaves_the_rest_unexplained():
-    (open_end,) = spent_ms(records((15, 0.2, 2.0)), TWO_BATCHES_ONE_EPOCH[:3])
+    (open_end,) = parts_ms_of(records((15, 0.2, 2.0)), TWO_BATCHES_ONE_EPOCH[:3])
     assert open_end["decision"] == 30
     assert open_end[UNEXPLAINED] == 20 + 30 + 870, "before the action, before the decision, behind it"
 
@@ -169,8 +169,8 @@ def test_each_partition_has_its_own_ends():
     assert found.tolist() == [0, 1, -1]
 
 
-def test_spans_that_overlap_would_count_a_moment_twice_and_are_found_out():
-    """`in_turn` prevents this: the planted fault is a passage made without it."""
+def test_overlapping_spans_would_count_a_moment_twice_and_are_found():
+    """`in_turn` prevents it: the planted fault is a passage made without it."""
     twice = (Span("wait", T, T + 1), Span("action", T + 0.5, T + 2))
     some = records((0, 0.0, 2.0))
     with pytest.raises(ValueError, match=r"exceed its time by 0\.500 s"):
@@ -179,13 +179,13 @@ def test_spans_that_overlap_would_count_a_moment_twice_and_are_found_out():
     assert seconds_by_part(some, [Passage({0: 1}, in_turn(twice))])[UNEXPLAINED].tolist() == [0]
 
 
-def test_parts_are_measured_of_systems_that_tell_them():
+def test_parts_are_measured_of_systems_that_report_them():
     told = {name for name, system in systems().items() if is_for(system, "parts")}
     assert told == {"spark_ckpt-builtin", "spark_ckpt-every-batch", "pyspark-native"}
     assert is_for(systems()["flink_sql"], "latency")
 
 
-def test_what_the_listener_writes_down_is_what_passages_are_made_of(tmp_path):
+def test_passages_are_computed_from_the_listeners_lines(tmp_path):
     """The names on both sides: of the library's events, and of the measurement."""
     path = str(tmp_path / "told.jsonl")
     heard = listener(path)

@@ -1,4 +1,4 @@
-"""The report over made-up lines: medians, spreads, ratios, verdicts, and nothing lost."""
+"""The report of scripted lines has medians, spreads, ratios and verdicts, and loses no line."""
 
 from __future__ import annotations
 
@@ -147,30 +147,30 @@ def test_the_better_variant_is_compared_and_reaches_its_target():
 
 
 @pytest.mark.parametrize(("job", "state"), [("running_sum", "missed"), ("pass_through", "reached")])
-def test_more_than_is_not_at_least(job, state):
+def test_a_target_of_more_than_is_not_met_by_equality(job, state):
     equal = rates("spark_ckpt-builtin", 100, job=job) + rates("flink_sql", 100, job=job)
     assert verdict_of(equal, "against Flink SQL").state == state
 
 
-def test_a_target_that_is_missed_says_so():
+def test_a_missed_target_is_reported_as_missed():
     found = verdict_of(rates("spark_ckpt-builtin", 69) + rates("quix", 10), "against Quix")
     assert (found.state, found.measured) == ("missed", "**6.90x**, Built-in")
 
 
-def test_reached_by_the_median_only_is_said():
+def test_a_target_reached_by_the_median_only_is_reported_so():
     found = verdict_of(rates("spark_ckpt-builtin", 90, 110, 120) + rates("flink_sql", 100, 100, 100), "Flink SQL")
     assert (found.state, found.remark) == ("reached", "not in every repeat")
 
 
 @pytest.mark.parametrize("fault", EXACT)
-def test_output_that_is_not_exact_misses_every_target(fault):
+def test_inexact_output_misses_every_target(fault):
     found = verdict_of(
         rates("spark_ckpt-builtin", 900, faults={**EXACT, fault: 1}) + rates("flink_sql", 100), "Flink SQL"
     )
     assert (found.state, found.remark) == ("missed", "the output was not exact")
 
 
-def test_records_out_of_order_are_said():
+def test_records_out_of_order_are_reported():
     some = rates("spark_ckpt-builtin", 110, faults={**EXACT, "reordered": 3}) + rates("flink_sql", 100)
     assert verdict_of(some, "Flink SQL").remark == "records out of order"
     assert row(page(some).partition("## Throughput")[2], "Built-in")[-1] == "0 / 0 / 0, **3 out of order**"
@@ -296,7 +296,7 @@ def test_the_per_key_function_is_compared_with_pysparks_and_with_quix():
     assert [row.state for row in verdicts(slow) if "per-key" in row.target] == ["missed", "missed", "missed"]
 
 
-def test_recovery_stands_beside_flinks():
+def test_recovery_is_compared_with_flinks():
     ours = lines("recovery", "spark_ckpt-builtin", {"first_record_s": 8, **EXACT}, {"first_record_s": 9, **EXACT})
     found = verdict_of(ours + lines("recovery", "flink_sql", {"first_record_s": 12, **EXACT}), "kill -9")
     assert (found.state, found.measured) == ("reached", "**8.50 s (8.00 s to 9.00 s)**; Flink SQL: 12.0 s")
@@ -345,7 +345,7 @@ def test_failed_runs_of_every_measure_are_shown(measure):
     assert "**failed**" in text
 
 
-def test_systems_that_nobody_knows_and_systems_without_lines_are_named():
+def test_unknown_systems_and_systems_without_lines_are_named():
     text = page(rates("spark_ckpt-builtin", 100) + rates("newcomer", 50))
     assert row(text, "newcomer")[:2] == ["newcomer", "-"]
     assert "No run here of: Vectorised, Flink SQL, Quix, Native." in text
@@ -390,7 +390,7 @@ def test_a_line_that_is_not_understood_is_an_error_with_its_number(tmp_path, lin
 
 
 def parts(system, *repeats, interval_ms=1000, **means):
-    """A line per repeat: the mean of each part in ms. `off`: by how much the whole is said to be more."""
+    """A line per repeat: the mean of each part in ms. `off`: excess of the reported whole over the parts."""
     values = []
     for each in repeats or (means,):
         known = {name: value for name, value in each.items() if name != "off"}
@@ -400,7 +400,7 @@ def parts(system, *repeats, interval_ms=1000, **means):
     return lines("parts", system, *values, interval_ms=interval_ms)
 
 
-def test_parts_stand_in_the_order_of_a_records_way_plain_spark_first():
+def test_parts_are_in_the_order_of_a_records_path_with_plain_spark_first():
     text = page(everything())
     assert row(text, "waiting for a batch") == ["waiting for a batch", "150 (150, 150)", "300 (300, 300)"]
     assert row(text, "unexplained") == ["unexplained", "10 (10, 10)", "20 (20, 20)"]
@@ -416,7 +416,7 @@ def test_parts_that_do_not_add_up_to_the_whole_are_no_result_line():
         parts("spark_ckpt-builtin", wait=300, unexplained=20, off=30)
 
 
-def test_of_several_repeats_the_middle_one_is_shown_whole():
+def test_the_median_repeat_is_shown_completely():
     some = parts("spark_ckpt-builtin", *({"wait": wait, "unexplained": 900 - wait / 2} for wait in (100, 300, 200)))
     text = page(some)
     assert row(text, "waiting for a batch")[1] == "200 (200, 200)"

@@ -1,4 +1,4 @@
-"""The comparison of the protocols between stages: what it takes from tables and from the stages' events."""
+"""The comparison of the protocols between stages reads tables and the stages' events."""
 
 from __future__ import annotations
 

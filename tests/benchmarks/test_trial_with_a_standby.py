@@ -1,4 +1,4 @@
-"""A system that waits for its own end is started twice; a kill takes the first, and nothing is started behind it."""
+"""A system with a warm standby is started twice; a kill ends the first, and no other is started after it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def started(one: Trial) -> None:
         assert time.monotonic() < deadline_s
 
 
-def test_a_kill_takes_the_first_and_the_standby_goes_on_alone(tmp_path):
+def test_a_kill_ends_the_first_and_the_standby_continues_alone(tmp_path):
     with trial(subject(lambda folder: (Path(folder) / "warm").exists()), TOPICS, tmp_path) as one:
         started(one)
         one.start_standby()
@@ -62,7 +62,7 @@ def test_a_system_without_one_is_started_again(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_whatever_fails_nothing_is_left_behind(tmp_path):
+def test_a_failed_trial_leaves_no_process(tmp_path):
     with pytest.raises(RuntimeError), trial(subject(lambda _: True), TOPICS, tmp_path) as one:
         started(one)
         one.start_standby()
@@ -80,7 +80,7 @@ def test_whatever_fails_nothing_is_left_behind(tmp_path):
     ],
     ids=["after the warm-up", "none since: the last one", "none"],
 )
-def test_how_long_checkpoints_take_is_asked_of_the_system_that_keeps_it(tmp_path, took_s, shown):
+def test_durations_of_checkpoints_come_from_the_system_that_records_them(tmp_path, took_s, shown):
     system = replace(
         subject().system, checkpoints_s=lambda folder, since: [each for began, each in took_s if began >= since]
     )

@@ -1,4 +1,4 @@
-"""The inputs are the same ones every time; what the jobs expect of them agrees with a slow computation, record by record."""
+"""Inputs are reproducible, and the jobs' expected outputs equal a slow computation, record by record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RECORDS = 2000
 
 @pytest.fixture(scope="module")
 def inputs() -> Inputs:
-    """Few keys, and pauses between a key's records around the length that ends a session."""
+    """Few keys, with pauses between a key's records around the session gap."""
     return Workload("few", keys=7).inputs(RECORDS)
 
 
@@ -55,7 +55,7 @@ def sessions(inputs: Inputs) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("slow", [pass_through, running_sum, sessions], ids=lambda each: each.__name__)
-def test_a_job_expects_what_a_loop_over_the_records_gives(
+def test_a_jobs_expected_output_equals_a_loop_over_the_records(
     slow, inputs: Inputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if slow is sessions:

@@ -1,4 +1,4 @@
-"""Two of it, one folder: the first leads, the second says that it is warm. Both run until they are killed."""
+"""Two processes on one folder: the first leads, the second reports itself warm. Both run until they are killed."""
 
 from __future__ import annotations
 

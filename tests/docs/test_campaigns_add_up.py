@@ -1,4 +1,4 @@
-"""Campaigns of the simulator add up over days, try seeds that none has tried, and keep what a condemned one needs to run again."""
+"""Campaigns of the simulator add up over days, try new seeds, and keep all that a condemned schedule needs to run again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_lines_add_up_by_commit_and_by_protocol() -> None:
     assert by_protocol(lines) == {"markers": Sum(20, 2.0, 2, 0), "epochs": Sum(10, 1.0, 1, 0)}
 
 
-def test_a_campaign_goes_on_behind_the_seeds_of_all_before_it() -> None:
+def test_a_campaign_continues_after_the_seeds_of_all_before_it() -> None:
     lines = [line("markers", 5_000), line("markers", 100), line("epochs", 10)]
 
     assert next_seeds(lines, measured=50) == {"markers": 5_010, "epochs": 50}
@@ -47,8 +47,8 @@ def test_a_second_campaign_tries_other_seeds_than_the_first(tmp_path: Path) -> N
     assert second.first == first.schedules > 0
 
 
-def test_what_was_condemned_is_kept_and_runs_again(tmp_path: Path) -> None:
-    """A protocol that promises too much is condemned soon."""
+def test_a_condemned_schedule_is_kept_and_runs_again(tmp_path: Path) -> None:
+    """An unsound protocol is condemned soon."""
     found = tried("wall-clock", 0.5).failures[0]
     kept = tmp_path / "campaigns.jsonl"
     kept.write_text(json.dumps(asdict(line("wall-clock", condemned=(found,)))) + "\n")
@@ -60,7 +60,7 @@ def test_what_was_condemned_is_kept_and_runs_again(tmp_path: Path) -> None:
         world.judge_rounds()
 
 
-def test_the_page_tells_of_a_condemned_schedule() -> None:
+def test_the_page_lists_condemned_schedules() -> None:
     found = (
         Condemned(3, 3, "O2: lost", ()),
         Condemned(4, 4, "O1: twice", (), "mended"),

@@ -1,4 +1,4 @@
-"""Results of mutation runs add up over runs, and count only for the text that they were made of."""
+"""Results of mutation runs add up over runs, and count only for the text that was mutated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tried(root: Path, number: int, outcome: str, verdict: str | None = None) -> 
     return Mutant(name, digest_of(name, root) or "", outcome, "-1\n+2", verdict, "because" if verdict else "")
 
 
-def test_the_share_is_of_those_that_change_something(root: Path) -> None:
+def test_the_share_is_of_mutants_that_change_something(root: Path) -> None:
     outcomes = [
         ("killed", None),
         ("killed", None),
@@ -45,7 +45,7 @@ def test_the_share_is_of_those_that_change_something(root: Path) -> None:
     assert found.share("text")[0] == pytest.approx(2 / 3)
 
 
-def test_what_a_new_test_kills_did_not_count_at_first(root: Path) -> None:
+def test_a_mutant_killed_by_a_new_test_did_not_count_before(root: Path) -> None:
     found = score([tried(root, 0, "killed", "hole"), tried(root, 1, "killed")])
 
     assert (found.share(first=True)[0], found.share()[0]) == (1 / 2, 1)
@@ -67,7 +67,7 @@ def test_a_verdict_stays_as_long_as_its_mutant_survives(root: Path) -> None:
     assert (found.verdict, found.why) == ("equivalent", "because")
 
 
-def test_what_is_kept_can_be_read(root: Path) -> None:
+def test_kept_results_can_be_read(root: Path) -> None:
     known = Results({"coordination": 7}, {"1": 2}, (tried(root, 0, "survived", "text"), tried(root, 1, "killed")))
     write(known, root / "mutants.json")
 
@@ -95,7 +95,7 @@ def test_a_sample_has_its_share_of_every_package_and_a_larger_one_holds_it() -> 
     assert set(small) != set(drawn(names, 10, 2))
 
 
-def test_a_mutant_is_tried_by_the_fastest_tests_for_so_long_and_by_one_at_least() -> None:
+def test_a_mutant_is_tried_by_the_fastest_tests_within_a_time_and_by_at_least_one() -> None:
     takes = {"slow": 9.0, "quick": 0.5, **{f"middling {number}": 1.0 for number in range(20)}}
 
     assert fastest(takes, takes, 10.0) == ["quick", *sorted(takes)[:9]]
@@ -103,7 +103,7 @@ def test_a_mutant_is_tried_by_the_fastest_tests_for_so_long_and_by_one_at_least(
     assert fastest(["slow"], takes, 10.0) == ["slow"]
 
 
-def test_every_survivor_has_a_verdict_and_every_hole_names_a_test_that_there_is() -> None:
+def test_every_survivor_has_a_verdict_and_every_hole_names_an_existing_test() -> None:
     kept = read().kept()
     tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
 

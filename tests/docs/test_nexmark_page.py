@@ -1,4 +1,4 @@
-"""The page about NEXMark shows the queries that are tested, and what comes out of them."""
+"""The page about NEXMark shows the tested queries and their output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_queries_on_the_page_are_those_that_run() -> None:
     assert two == "\n\n".join(shown)
 
 
-def test_the_records_on_the_page_are_what_comes_out() -> None:
+def test_the_records_on_the_page_are_the_queries_output() -> None:
     assert [block.strip() for block in blocks("json")] == [answers("nexmark_q3", 4), answers("nexmark_q4", 5)]
 
 

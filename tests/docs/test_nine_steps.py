@@ -1,4 +1,4 @@
-"""The page that follows one epoch names functions that exist, and each of them carries the number of its step."""
+"""The page that follows one epoch names existing functions, and each of them has the number of its step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAGE = ROOT / "docs" / "design" / "epoch-in-nine-steps.md"
 
 
 def named() -> Iterator[tuple[int, str, str]]:
-    """(step, module, function) of the page's table."""
+    """Step, module and function of each row of the page's table."""
     for step, places in re.findall(r"^\| (\d) \|[^|]*\|(.*)\|$", PAGE.read_text(), re.MULTILINE):
         for module, function in re.findall(r"`([\w/]+\.py):(\w+)`", places):
             yield int(step), module, function

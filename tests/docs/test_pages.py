@@ -14,12 +14,12 @@ DOCS = ROOT / "docs"
 PACKAGES = ("checkpoint_lab", "checkpoint_protocols", "connectors", "spark_ckpt", "spark_rewind")
 
 
-def test_the_settings_page_is_what_the_settings_say():
+def test_the_settings_page_is_generated_from_the_settings():
     """Regenerate with: python -m spark_ckpt.pages.settings > docs/settings.md"""
     assert (DOCS / "settings.md").read_text() == settings_page()
 
 
-def test_every_conf_key_is_what_the_settings_page_says():
+def test_the_settings_page_has_every_conf_key():
     keys = dict.fromkeys(conf_keys(), "x")
     assert len(keys) == len(JobConfig.model_fields)
     with pytest.raises(ConfigInvalid) as refused:
@@ -32,7 +32,7 @@ def test_the_page_of_the_python_api_has_every_public_name():
     assert (DOCS / "api.md").read_text() == python_page()
 
 
-def test_the_page_of_sources_and_sinks_is_what_their_docstrings_say():
+def test_the_page_of_sources_and_sinks_is_generated_from_their_docstrings():
     """Regenerate with: python -m spark_ckpt.pages.connectors > docs/connectors.md"""
     assert (DOCS / "connectors.md").read_text() == connectors_page()
 
@@ -50,7 +50,7 @@ def test_no_page_outside_of_the_site_has_a_dead_link():
     assert [link for page in pages for link in dead(page.read_text(), page.parent)] == []
 
 
-def test_no_error_or_docstring_names_a_page_that_is_gone():
+def test_no_error_or_docstring_names_a_missing_page():
     modules = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     assert [link for path in modules for link in dead(path.read_text(), ROOT) if "/docs/" in link] == []
 
@@ -66,8 +66,8 @@ def test_the_gate_runs_the_tests_as_the_readme_says():
     assert f"{command.split(' && ')[-1]} || code=$?" in gate.splitlines()
 
 
-def test_what_the_rewind_page_shows_of_apply_is_what_the_tutorial_shows():
-    """The tutorial's commands are run by a test, and what they print is compared."""
+def test_the_rewind_page_shows_the_tutorials_output_of_apply():
+    """A test runs the tutorial's commands and compares their output."""
     pages = [(DOCS / name).read_text() for name in ("rewind.md", "rewind-tutorial.md")]
     shown, run = (
         [each for each in page.split("```") if "$ spark-ckpt rewind apply plan.json --settle-s 0\n" in each]

@@ -1,4 +1,4 @@
-"""The page of ported programs has the programs that exist, with their present lines, and the results of their present code."""
+"""The page of ported programs has all existing programs, with their current lines and the results of their current code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_page_has_the_tables_of_the_present_programs() -> None:
     assert shown == tables(read()).strip(), "python -m integration_tests.ported PROGRAM runs it and writes the page"
 
 
-def test_each_program_has_run_as_it_is_now() -> None:
+def test_each_program_has_run_with_its_current_code() -> None:
     measured = read()
     old = [name for name, ported in PROGRAMS.items() if name not in measured or measured[name].code != ported.digest]
     assert old == [], "python -m integration_tests.ported PROGRAM..."

@@ -1,4 +1,4 @@
-"""Every guarantee is checked by tests that the gate runs."""
+"""Every guarantee has tests in the gate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(spark_ckpt.__file__).parents[1]
 
 
 def promised_files() -> dict[str, list[Path]]:
-    """Per guarantee the files of its tests; a name without a folder lies in the folder of the one before it."""
+    """Files of tests per guarantee; a name without a folder is in the folder of the one before it."""
     page = (ROOT / "docs" / "guarantees.md").read_text()
     found: dict[str, list[Path]] = {}
     for promise, tests in re.findall(r"^\*\*(.+?)\.\*\* .*?\nTests: (.+?)\n", page, re.DOTALL | re.MULTILINE):
@@ -23,7 +23,7 @@ def promised_files() -> dict[str, list[Path]]:
 
 
 def gate_tests(text: str) -> list[str]:
-    """Tests of a module that are not left to the long run as a whole."""
+    """Tests of a module that are not all long."""
     tree = ast.parse(text)
     functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name.startswith("test_")]
     return [each.name for each in functions if not any(is_long(mark) for mark in each.decorator_list)]

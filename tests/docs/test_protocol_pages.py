@@ -1,4 +1,4 @@
-"""The pages about protocols: complete, and everything on them can be repeated."""
+"""The pages about protocols are complete, and their commands and pictures can be repeated."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from spark_ckpt.cli.app import exit_code
 PAGES = Path(__file__).parents[2] / "docs" / "protocols"
 DIAGRAMS: dict[str, list[str]] = json.loads((PAGES / "diagrams.json").read_text())
 WITH_PAGE = set(sim.NAMES) - {sim.OVERLAPPING, sim.FORMAT}
-"""The page of `outbox` is also for the two."""
+"""The page of `outbox` is also for these two."""
 CONDEMNED = "wall-clock"
 """The counter-example: its run ends with the exit code of a violation."""
 
 
 def shell_commands(page: str) -> list[str]:
-    """The lines of a page's `sh` blocks."""
+    """Lines of a page's `sh` blocks."""
     blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     return [line for block in blocks for line in block.splitlines()]
 
@@ -33,7 +33,7 @@ def pages() -> dict[str, str]:
 
 
 def differing(folder: Path) -> list[str]:
-    """Pictures in the folder that are not what their command draws, here and now."""
+    """Pictures in the folder that differ from their command's current output."""
     return [name for name in DIAGRAMS if (PAGES / f"{name}.svg").read_bytes() != (folder / f"{name}.svg").read_bytes()]
 
 
@@ -65,14 +65,14 @@ def test_every_page_says_if_a_job_uses_the_protocol() -> None:
     assert [name for name in WITH_PAGE - only if "\nUsed by: " not in pages()[name]] == []
 
 
-def test_every_page_says_what_is_judged_at_the_sinks() -> None:
+def test_every_page_names_the_oracles_of_the_sinks() -> None:
     for name, protocol in MENU.items():
         promise = protocol.output.promise
         assert f"**Output.** {promise[0].upper()}{promise[1:]}." in pages()[name]
 
 
-def test_every_picture_is_what_its_command_draws(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """To draw one anew: run the command of its page in docs/protocols."""
+def test_every_picture_equals_its_commands_output(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """To redraw one, run the command of its page in docs/protocols."""
     for arguments in DIAGRAMS.values():
         assert exit_code(arguments) == code_of(arguments)
 
@@ -100,16 +100,16 @@ def test_every_command_on_a_page_runs(name: str, here: Path, capsys: pytest.Capt
         program, *arguments = shlex.split(few.partition(" --on-spark")[0])
         assert program == "spark-ckpt"
         assert exit_code(arguments) == code_of(arguments), command
-        told = capsys.readouterr().out
+        output = capsys.readouterr().out
         if arguments == ["compare"]:
-            assert told.strip() in pages()[name], "the table of the page is an old one"
+            assert output.strip() in pages()[name], "the table of the page is an old one"
 
 
-def test_the_index_leads_to_every_page() -> None:
+def test_the_index_links_every_page() -> None:
     assert set(re.findall(r"\]\(([a-z-]+)\.md\)", pages()["README"])) == WITH_PAGE
 
 
-def test_the_drift_table_is_what_is_measured() -> None:
+def test_the_drift_table_equals_a_measurement() -> None:
     """Clock skew against shares of complete snapshots with orphans and with losses."""
     rows = re.findall(r"^\| (\d+) \| (\d+) \| (\d+%) \| (\d+%) \|$", pages()[CONDEMNED], re.MULTILINE)
 

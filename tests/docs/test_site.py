@@ -1,4 +1,4 @@
-"""The site builds, every link in it leads somewhere, and every page of the docs is on it."""
+"""The site builds without dead links, and every page of the docs is on it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PAGES = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob(
 
 
 class Config(yaml.SafeLoader):
-    """Reads what is to be read of the site's configuration."""
+    """Reads the site's configuration without its Python tags."""
 
 
 def built(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
-    """Not `--quiet`: what is not told is not counted as a warning either."""
+    """Without `--quiet`, as a warning that is not printed is not counted either."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(config), "-d", str(site)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     return subprocess.run(
@@ -42,7 +42,7 @@ def config():
     return yaml.load((ROOT / "mkdocs.yml").read_text(), Config)
 
 
-def test_the_site_builds_without_a_link_that_leads_nowhere(tmp_path):
+def test_the_site_builds_without_a_dead_link(tmp_path):
     ran = built(ROOT / "mkdocs.yml", tmp_path)
     assert ran.returncode == 0, ran.stderr
     for page in ("index.html", "errors.html", "api.html"):
@@ -51,7 +51,7 @@ def test_the_site_builds_without_a_link_that_leads_nowhere(tmp_path):
     assert "fonts.googleapis.com" not in (tmp_path / "index.html").read_text()
 
 
-def test_a_link_that_leads_nowhere_stops_the_build(config, tmp_path):
+def test_a_dead_link_stops_the_build(config, tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("# A page\n\n[gone](gone.md) and [nowhere](#nowhere)\n")
     small = {"site_name": "small", **{name: config[name] for name in ("strict", "validation")}}
@@ -66,7 +66,7 @@ def test_every_page_is_on_the_site(config):
     assert PAGES - named(config["nav"]) == set(), "give each a place under `nav` in mkdocs.yml"
 
 
-def test_the_page_of_the_command_line_is_what_the_commands_say():
+def test_the_page_of_the_command_line_is_generated_from_the_commands():
     """Regenerate with: python -m spark_ckpt.pages.command_line > docs/cli.md"""
     assert (ROOT / "docs" / "cli.md").read_text() == cli_page()
 

@@ -1,4 +1,4 @@
-"""The page about Spark's own tests shows the results that were recorded, and a cause for each test that differs."""
+"""The page about Spark's own tests shows the recorded results, and a cause for each test that differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that the proof page names measures and writes the page."""
+"""The command on the proof page measures and writes the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page's file is run, is as short as the page says, and condemns what is wrong."""
+"""The page's file runs, is as short as the page says, and condemns planted bugs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def blocks() -> list[str]:
 
 @pytest.fixture(scope="module")
 def names() -> dict[str, Any]:
-    """What the page's file defines."""
+    """Names that the page's file defines."""
     found: dict[str, Any] = {}
     exec(compile(blocks()[0], str(PAGE), "exec"), found)
     return found
@@ -30,7 +30,7 @@ def test_a_fault_a_workload_and_a_graph_take_one_file_of_forty_lines() -> None:
     assert len(blocks()[0].splitlines()) <= LINES_MAX
 
 
-def test_the_protocols_of_the_page_stand_its_fault(names: dict[str, Any]) -> None:
+def test_the_protocols_of_the_page_survive_its_fault(names: dict[str, Any]) -> None:
     exec(compile(blocks()[1], str(PAGE), "exec"), names)
 
 

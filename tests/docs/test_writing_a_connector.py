@@ -1,4 +1,4 @@
-"""The page's connector is found, and passes the suite, as the page does it."""
+"""The page's connector is found and passes the suite, with the page's steps."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def test_the_pages_connector_passes_the_suite(site: Path) -> None:
 
 
 def test_the_pages_connector_is_listed(site: Path) -> None:
-    told = json.loads(run(site, "-m", "spark_ckpt", "connectors", "--json").stdout)["connectors"]["acme-ledger"]
+    connector = json.loads(run(site, "-m", "spark_ckpt", "connectors", "--json").stdout)["connectors"]["acme-ledger"]
 
-    assert told["version"] == "1.0"
-    assert list(told["sources"]) == ["SegmentsSource"]
-    assert told["sinks"]["SqliteSink"][0] == "rows exactly once"
+    assert connector["version"] == "1.0"
+    assert list(connector["sources"]) == ["SegmentsSource"]
+    assert connector["sinks"]["SqliteSink"][0] == "rows exactly once"

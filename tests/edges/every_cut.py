@@ -1,4 +1,4 @@
-"""The greatest consistent cut by trying them all: what the search for a line is compared with."""
+"""The greatest consistent cut by brute force, to compare with the search for a line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spark_ckpt.epochs.lines import Programs
 
 
 def is_consistent(programs: Programs, cut: dict[str, int]) -> bool:
-    """The definition, without the search: nothing read that is not sent, nothing in transit that is deleted."""
+    """The definition: no program has read an unsent row, and no row in transit is deleted."""
     for name, reader in programs.items():
         taken = reader.at(cut[name])
         for source, each in reader.inputs.items():

@@ -1,4 +1,4 @@
-"""Stores of programs that read edges of each other, without Spark."""
+"""Stores of programs that read each other's edges, without Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ELSEWHERE = Holder(host="another-host", boot_id="b", pid=1, pid_start=1, name="t
 
 
 class ProgramKit:
-    """Program `name` with the edge `out`. `reads`: the programs whose edges it reads."""
+    """Program `name` with the edge `out`. `reads`: programs whose edges it reads."""
 
     def __init__(self, folder: Path, name: str, *reads: ProgramKit) -> None:
         self.name = name
@@ -32,14 +32,14 @@ class ProgramKit:
         return {each.name: each for each in self.reads}
 
     def read(self, sender: ProgramKit) -> None:
-        """Take in everything that the sender has committed."""
+        """Read all committed epochs of the sender."""
         state = sender.store.log.state()
         epoch = sender.store.log.manifest(state.latest).rows_so_far.get("out", 0) if state.latest else 0
         if epoch:
             self.positions[sender.name] = Position(epoch=epoch, attempt=state.by_id[epoch].attempt, files=1, of=1)
 
     def commit(self, rows: bool = True, index: int = 0, created_ms: int | None = None) -> int:
-        """One epoch, with a file of rows for the edge or without."""
+        """Commit an epoch, with or without a file of rows for the edge."""
         state = self.store.log.state()
         path = f"ckpt-out-{uuid.uuid4().hex}.parquet"
         local = self.store.staged("out").location.local

@@ -1,4 +1,4 @@
-"""A sender that restores and forgets epochs, a reader that restores too, and the truth about both: no rule is used by it."""
+"""A sender that restores and deletes epochs, a reader that restores too, and the facts about both, without the rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EDGE, READER, FOREVER = "totals", "r", 10**9
 
 
 class Wrong(AssertionError):
-    """The verdict: the reader has other rows than the sender's branch, or cannot read what it was promised."""
+    """The verdict: the reader has other rows than the sender's branch, or cannot read rows that were promised."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Rules:
 
 @dataclass
 class Sender:
-    """Its log, and the truth: every epoch ever committed, with its base and the rows of each of its files."""
+    """The sender's log, and the facts: every epoch ever committed, with its base and the rows of each file."""
 
     rules: Rules
     state: LogState = field(default_factory=lambda: LogState(job="orders", store_id="s"))
@@ -85,7 +85,7 @@ class Sender:
         )
 
     def branch(self) -> list[int]:
-        """The true lineage, oldest first, with epochs that the log has forgotten."""
+        """The true lineage, oldest first, with epochs that the log has deleted."""
         found, epoch = [], self.state.latest
         while epoch:
             found.append(epoch)
@@ -105,7 +105,7 @@ class Sender:
 
 @dataclass
 class Reader:
-    """Its own epochs: position and rows, oldest first."""
+    """The reader's epochs: position and rows, oldest first."""
 
     sender: Sender
     rules: Rules
@@ -115,7 +115,7 @@ class Reader:
         return self.rules.standing(self.sender.state, position, lambda epoch: self.sender.before[epoch])
 
     def poll(self, most: int) -> None:
-        """One batch and one epoch, or a restore as the error advises."""
+        """Run one batch and one epoch, or the restore that the error advises."""
         position, rows = self.epochs[-1]
         match self.standing(position):
             case Standing.GONE if position.epoch in (0, *self.sender.branch()):
@@ -165,7 +165,7 @@ class Reader:
 
 
 def campaign(rules: Rules, seeds: range) -> int:
-    """Random lives of both; returns how often the reader restored. Raises `Wrong`."""
+    """Run random schedules of both; returns how often the reader restored. Raises `Wrong`."""
     return sum(life(rules, random.Random(seed)) for seed in seeds)
 
 

@@ -1,4 +1,4 @@
-"""A sending job as its store shows it: epochs with rows of an edge, without Spark."""
+"""The store of a sending job: epochs with rows of an edge, without Spark."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class SendingStore:
         self.base = self.point.manifest.epoch
 
     def rows(self, count: int) -> Rows:
-        """Rows that were never there before."""
+        """New rows, each used once."""
         first = self.number
         self.number += count
         return [{"id": number, "name": f"name {number}"} for number in range(first, self.number)]
 
     def commit(self, *files: Rows) -> int:
-        """One epoch with a file for each of these rows."""
+        """Commit an epoch with one file for each argument."""
         state = self.store.log.state()
         staged = tuple(self._staged(number, rows) for number, rows in enumerate(files))
         manifest = Manifest(
@@ -63,7 +63,7 @@ class SendingStore:
         return manifest.epoch
 
     def retain(self, keep_last: int = 1) -> None:
-        """Forget epochs as if all were published and no reader were there."""
+        """Delete epochs as if all were published and there were no reader."""
         self.store.log.shorten(lambda state: set(sorted(state.by_id)[-keep_last:]))
         self.store.retain(Retention(keep_last))
 

@@ -1,4 +1,4 @@
-"""An edge of another job keeps the promises of a source, as the suite for any connector has them."""
+"""An edge of another job passes the conformance suite for sources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_ckpt.testing import PythonReading, SourceConformance, SourceSubject
 
 
 class Restarted:
-    """A sender whose store can be replaced by another one at the same place."""
+    """A sender whose store can be replaced by another at the same location."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -132,7 +132,7 @@ def test_a_type_that_does_not_fit_is_refused(sender: SendingStore) -> None:
         read(edge(sender))
 
 
-def test_the_rows_that_wait_are_counted(sender: SendingStore) -> None:
+def test_unread_rows_are_counted(sender: SendingStore) -> None:
     source = edge(sender)
     start = source.start(NO_SPARK)
     sender.commit(sender.rows(2), sender.rows(3))
@@ -140,7 +140,7 @@ def test_the_rows_that_wait_are_counted(sender: SendingStore) -> None:
 
 
 def refuses_a_damaged_file(sender: SendingStore) -> bool:
-    """The verdict: one byte of a file's rows is another, and no row of it is read."""
+    """The verdict: with one changed byte in a file, none of its rows is read."""
     epoch = sender.commit(sender.rows(100))
     [path] = sender.files(epoch)
     content = bytearray(path.read_bytes())
@@ -248,7 +248,7 @@ def test_rows_that_are_undone_while_the_query_runs_are_refused_with_the_same_adv
     assert with_epoch_to_restore(other, own.plan) is other
 
 
-def test_a_running_reader_is_told_that_its_rows_were_undone(sender: SendingStore) -> None:
+def test_a_running_reader_gets_an_error_when_its_rows_are_undone(sender: SendingStore) -> None:
     sender.commit(sender.rows(1))
     sender.commit(sender.rows(1))
     source = edge(sender)
@@ -259,7 +259,7 @@ def test_a_running_reader_is_told_that_its_rows_were_undone(sender: SendingStore
         read(source, cursor)
 
 
-def test_a_reader_goes_on_along_the_new_branch(sender: SendingStore) -> None:
+def test_a_reader_continues_on_the_new_branch(sender: SendingStore) -> None:
     sender.commit(sender.rows(1))
     source = edge(sender)
     cursor = source.end(NO_SPARK)
@@ -288,14 +288,14 @@ def kept(sender: SendingStore, readers_ms: int) -> set[int]:
 
 
 def published(sender: SendingStore) -> None:
-    """The publisher of an edge acknowledges; here a later epoch would."""
+    """Acknowledge as the edge's publisher does."""
     from spark_ckpt.epochs.records import SinkAck
 
     state = sender.store.log.state()
     sender.store.log.record_acks(state.incarnation, [SinkAck(sink=EDGE, epoch=state.latest)])
 
 
-def test_the_sender_keeps_what_a_registered_reader_may_read(sender: SendingStore) -> None:
+def test_the_sender_keeps_rows_that_a_registered_reader_may_read(sender: SendingStore) -> None:
     source = edge(sender)
     cursors = []
     for _ in range(5):
@@ -318,7 +318,7 @@ def test_the_stores_retention_keeps_the_rows_of_a_registered_reader(sender: Send
 
 
 def test_a_reader_that_dies_at_its_start_finds_its_rows_at_the_next_one(sender: SendingStore) -> None:
-    """It has pinned its start, and not one epoch of its own; the sender goes on and forgets epochs."""
+    """It has pinned its start without an own epoch; the sender continues and deletes epochs."""
     due = [row for _ in range(2) for row in _sent(sender)]
     source, folder = edge(sender), MemoryFolder()
     source.remember_in(folder)
@@ -345,7 +345,7 @@ def test_a_reader_that_has_not_moved_writes_no_row(sender: SendingStore) -> None
     assert after.moved_ms == before.moved_ms
 
 
-def test_a_reader_stays_registered_when_the_log_forgets_rows(sender: SendingStore) -> None:
+def test_a_reader_stays_registered_after_retention(sender: SendingStore) -> None:
     for _ in range(3):
         sender.commit(sender.rows(1))
     registered(sender, [edge(sender).end(NO_SPARK)], "/data/reader/sources/totals")
@@ -363,7 +363,7 @@ def test_undone_cursors_do_not_move_the_reader(sender: SendingStore) -> None:
     assert sender.store.log.state().readers == {}
 
 
-def test_a_reader_that_stayed_away_too_long_is_told_what_it_lost(sender: SendingStore) -> None:
+def test_the_error_of_a_reader_away_for_too_long_names_the_retention_setting(sender: SendingStore) -> None:
     sender.commit(sender.rows(1))
     cursor = edge(sender).end(NO_SPARK)
     for _ in range(3):
@@ -390,16 +390,14 @@ def test_commands_name_the_reader_that_holds_epochs(sender: SendingStore) -> Non
     assert (finding.status, "/data/reader" in finding.detail) == ("warn", True)
 
 
-def test_a_reader_that_has_read_everything_holds_nothing(sender: SendingStore) -> None:
+def test_a_reader_that_has_read_all_rows_holds_no_epoch(sender: SendingStore) -> None:
     sender.commit(sender.rows(1))
     registered(sender, [edge(sender).end(NO_SPARK)])
     [finding] = [each for each in store_findings(sender.store.location.uri, {}) if each.check == f"reader of {EDGE}"]
     assert finding.status == "ok"
 
 
-def test_a_job_registers_when_it_starts_and_moves_on_when_it_forgets_epochs(
-    sender: SendingStore, tmp_path: Path
-) -> None:
+def test_a_job_registers_at_its_start_and_advances_when_it_deletes_epochs(sender: SendingStore, tmp_path: Path) -> None:
     own = Own(tmp_path / "reader", edge(sender))
     retention = InputRetention(own.plan)
     sender.commit(sender.rows(1))

@@ -1,6 +1,6 @@
-"""An aligned stage looks at its senders' logs when its own positions move, and keeps the logs open.
+"""An aligned stage reads its senders' logs when its own positions move, and keeps the logs open.
 
-A period of an hour stands for one that is too long: what happens here happens because positions moved.
+The period is an hour, so all reads here happen because positions moved.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ENOUGH_S = 60.0
 
 @dataclass
 class Looks:
-    """Rules and loop of a stage, as the keeper sees them: what it told the rules, in order."""
+    """Rules and loop of a stage for the keeper, with the events that it passed to the rules, in order."""
 
     reached: list[int] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -50,12 +50,12 @@ class Looks:
 
     def wait_for(self, reached: int) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: reached in self.reached, ENOUGH_S), f"it told {self.reached}"
+            assert self.changed.wait_for(lambda: reached in self.reached, ENOUGH_S), f"it passed {self.reached}"
 
 
 @dataclass
 class Reader:
-    """An aligned stage behind a sender that has said its first index. `opened`: the sender's log, as often as it was opened."""
+    """An aligned stage after a sender that has announced its first index. `opened`: the sender's log, once per open."""
 
     sender: SendingStore
     looks: Looks
@@ -69,7 +69,7 @@ class Reader:
         self.cursors["in"] = EdgeLog(self.sender.store, EDGE).end().model_dump()
 
     def say(self, index: int) -> None:
-        """One epoch of the sender, which serves an index."""
+        """Commit an epoch of the sender that serves an index."""
         epoch = self.sender.commit(self.sender.rows(1))
         self.sender.store.log.say_index(self.sender.store.log.state().incarnation, epoch, index)
 
@@ -111,13 +111,13 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     keeper.join(ENOUGH_S)
 
 
-def test_a_stage_that_has_read_on_looks_at_once(reader: Reader) -> None:
+def test_a_stage_that_has_read_rows_reads_the_logs_at_once(reader: Reader) -> None:
     reader.read_all()
     reader.keeper.positions_moved()
     reader.looks.wait_for(1)
 
 
-def test_each_index_is_seen_by_the_log_that_was_opened_first(reader: Reader) -> None:
+def test_each_index_is_read_from_the_first_opened_log(reader: Reader) -> None:
     for index in (2, 3):
         reader.say(index)
         reader.read_all()
@@ -149,11 +149,11 @@ def never(self: IndexKeeper) -> None: ...
 def test_a_keeper_that_waits_for_its_period_is_found(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(IndexKeeper, "positions_moved", never)
     monkeypatch.setattr(f"{__name__}.ENOUGH_S", 2.0)
-    with pytest.raises(AssertionError, match="it told"):
-        test_a_stage_that_has_read_on_looks_at_once(reader)
+    with pytest.raises(AssertionError, match="it passed"):
+        test_a_stage_that_has_read_rows_reads_the_logs_at_once(reader)
 
 
-def test_a_log_that_is_opened_for_each_look_is_found(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_is_opened_for_each_read_is_found(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(IndexKeeper, "log_of", lambda self, name: reader.source.open_log())
     with pytest.raises(AssertionError):
-        test_each_index_is_seen_by_the_log_that_was_opened_first(reader)
+        test_each_index_is_read_from_the_first_opened_log(reader)

@@ -1,4 +1,4 @@
-"""Lines over programs: the search finds the greatest consistent cut, and names the reason for every epoch it leaves."""
+"""Lines over programs: the search finds the greatest consistent cut, with a reason for every epoch that it skips."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def program(name: str, *epochs: CutEpoch, **inputs: Input) -> Program:
 
 
 def drawn(draw: random.Random) -> Programs:
-    """Up to four programs with up to five epochs, edges in any direction, loops among them."""
+    """Up to four programs with up to five epochs, and edges in any direction, with loops."""
     names = [f"p{number}" for number in range(draw.randint(2, 4))]
     edges = [(a, b) for a in names for b in names if a != b and draw.random() < 0.4]
     found = {}
@@ -83,7 +83,7 @@ def test_lines_are_listed_newest_first_and_each_is_older_than_the_one_before() -
         assert newer != older and all(older[name] <= newer[name] for name in newer)
 
 
-def test_a_line_through_an_epoch_takes_the_readers_back_with_the_reason() -> None:
+def test_a_line_through_an_epoch_rolls_readers_back_with_a_reason() -> None:
     line = through(PAIR, "orders", 2)
     assert line.epochs == {"orders": 2, "totals": 2}
     [reason] = line.reasons
@@ -146,7 +146,7 @@ LOOP = {
 
 def test_a_named_line_is_the_first_epoch_of_each_program_that_serves_its_index() -> None:
     assert named(LOOP, 3).epochs == {"ask": 2, "answer": 2}
-    assert named(LOOP, 2).epochs == {"ask": 2, "answer": 2}, "one epoch serves every index that it jumps over"
+    assert named(LOOP, 2).epochs == {"ask": 2, "answer": 2}, "one epoch serves every index that it skips"
     assert to_target(LOOP, "line-1").epochs == {"ask": 1, "answer": 1}
 
 

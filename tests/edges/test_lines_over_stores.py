@@ -22,7 +22,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> CommandLine:
 
 
 class Trio:
-    """orders -> totals -> alerts, four rounds: orders 1 to 4, each reader with the rows of the sender's epoch."""
+    """Programs orders -> totals -> alerts after four rounds: each reader has the rows of the sender's epochs 1 to 4."""
 
     def __init__(self, folder: Path) -> None:
         self.orders = ProgramKit(folder, "orders")
@@ -72,7 +72,7 @@ def staged(trio: Trio) -> str:
     return str(root)
 
 
-def test_the_folder_of_a_program_stands_for_the_stores_of_its_stages(command: CommandLine, trio: Trio) -> None:
+def test_the_folder_of_a_program_selects_the_stores_of_its_stages(command: CommandLine, trio: Trio) -> None:
     root = staged(trio)
     assert command("line", root, "--json").json == command("line", *trio.uris, "--json").json
     trio.stop()
@@ -153,7 +153,7 @@ def test_a_restore_says_how_to_undo_it(command: CommandLine, trio: Trio) -> None
     assert command("line", *trio.uris, "--json").json["lines"][0]["epochs"] == {"orders": 5, "totals": 6, "alerts": 5}
 
 
-def test_programs_that_went_on_after_a_restore_can_still_undo_it(command: CommandLine, trio: Trio) -> None:
+def test_programs_that_continued_after_a_restore_can_still_undo_it(command: CommandLine, trio: Trio) -> None:
     trio.stop()
     command("restore", *trio.uris, "--to", "orders@2")
     trio.continue_after_restore()
@@ -170,7 +170,7 @@ def test_a_restore_that_was_killed_says_how_to_undo_it(
     assert "--to orders@4,totals@4,alerts@4" in command("restore", *trio.uris, "--to", "orders@2").out
 
 
-def test_a_restore_that_was_killed_says_the_branch_that_the_programs_were_on(
+def test_a_restore_that_was_killed_names_the_programs_previous_branch(
     command: CommandLine, trio: Trio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trio.stop()
@@ -258,13 +258,13 @@ def test_a_running_program_is_refused_by_name_and_nothing_is_changed(command: Co
     assert {each.name: each.store.log.state().incarnation for each in trio.programs} == before
 
 
-def test_a_running_program_is_fenced_if_the_operator_says_so(command: CommandLine, trio: Trio) -> None:
+def test_a_running_program_is_fenced_on_the_operators_request(command: CommandLine, trio: Trio) -> None:
     assert command("restore", *trio.uris, "--to", "orders@2", "--fence").code == 0
     with pytest.raises(Fenced):
         trio.totals.store.log.renew(1, 1000)
 
 
-def test_a_restore_that_was_killed_between_stores_blocks_starts_and_goes_on_when_run_again(
+def test_a_restore_that_was_killed_between_stores_blocks_starts_and_continues_when_run_again(
     command: CommandLine, trio: Trio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trio.stop()
@@ -297,7 +297,7 @@ def test_a_restore_to_another_target_does_not_take_over_a_killed_one(
 def killed_after(
     trio: Trio, target: str, stores: int, monkeypatch: pytest.MonkeyPatch, call: str = "begin_incarnation"
 ) -> None:
-    """A restore that ends after a call of the log of so many stores."""
+    """A restore that dies after a call on the logs of the given number of stores."""
     known, reached = trio.known(), []
     done = getattr(epoch_log.EpochLog, call)
 
@@ -329,7 +329,7 @@ def test_rows_that_retention_deleted_end_the_line(command: CommandLine, trio: Tr
     assert "epoch 3 are deleted" in refused.err
 
 
-def test_a_loop_of_programs_goes_back_together(command: CommandLine, tmp_path: Path) -> None:
+def test_a_loop_of_programs_is_restored_together(command: CommandLine, tmp_path: Path) -> None:
     ask = ProgramKit(tmp_path, "ask")
     answer = ProgramKit(tmp_path, "answer", ask)
     ask.reads.append(answer)

@@ -1,4 +1,4 @@
-"""A reader of an edge has the rows of the sender's branch, each once, through restores and retention of both."""
+"""A reader of an edge has each row of the sender's branch once, despite restores and retention of both."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def standing(sender: Sender, position: Position) -> Standing:
     return Reader(sender, Rules()).standing(position)
 
 
-def test_a_position_stays_current_while_the_sender_forgets_what_was_read() -> None:
+def test_a_position_stays_current_while_the_sender_deletes_read_rows() -> None:
     sender = sender_with(1, 1, 0, 0, 0, 0)
     position = at(sender, 2)
     sender.retain(0)
@@ -115,7 +115,7 @@ def test_a_position_before_forgotten_rows_is_gone() -> None:
     assert standing(sender, Position()) is Standing.GONE
 
 
-def test_an_undone_position_is_undone_also_when_the_log_has_forgotten_its_epoch() -> None:
+def test_an_undone_position_is_undone_after_the_log_deleted_its_epoch_too() -> None:
     sender = sender_with(1, 1)
     undone = at(sender, 2)
     sender.begin(1)
@@ -125,7 +125,7 @@ def test_an_undone_position_is_undone_also_when_the_log_has_forgotten_its_epoch(
     assert standing(sender, undone) is Standing.UNDONE
 
 
-def test_an_epoch_number_that_is_given_twice_is_told_apart_by_its_manifest() -> None:
+def test_a_position_in_another_epoch_of_the_same_number_is_undone() -> None:
     sender = sender_with(1, 1)
     assert standing(sender, at(sender, 2).model_copy(update={"attempt": "of a log that was lost"})) is Standing.UNDONE
 

@@ -1,4 +1,4 @@
-"""`spark-ckpt line --as-of`: rows that a restore of each program by its own clock would double, counted from real stores."""
+"""`spark-ckpt line --as-of` counts rows that a restore of each program by its own clock would double, in real stores."""
 
 from __future__ import annotations
 

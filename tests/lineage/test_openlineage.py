@@ -1,4 +1,4 @@
-"""Catalogues hear what a job reads and writes, in OpenLineage's own shape."""
+"""Catalogues get a job's inputs and outputs as OpenLineage events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TABLE = DatasetEnd(
 
 
 class Kept:
-    """A client that keeps what it would send, as JSON by the official serialiser."""
+    """A client that keeps its events, as JSON by the official serialiser."""
 
     def __init__(self):
         self.events = []
@@ -36,8 +36,8 @@ class Kept:
 
 
 @pytest.fixture
-def heard():
-    """A listener, and what it has sent."""
+def listening():
+    """A listener, and its sent events."""
     client = Kept()
     now = lambda: datetime(2026, 11, 23, tzinfo=UTC)  # noqa: E731
     return OpenLineage(client, "prod", "totals", STORE_ID, [KAFKA], [TABLE], now), client.events
@@ -52,8 +52,8 @@ def manifest(epoch):
     )  # fmt: skip
 
 
-def test_an_epoch_says_where_every_input_stands_and_what_was_written(heard):
-    listener, events = heard
+def test_an_epoch_event_has_the_cursor_of_each_input_and_the_written_rows(listening):
+    listener, events = listening
     listener.onEpochCommitted(EpochEvent("totals", 8, 3, {}, manifest(8)))
 
     [event] = events
@@ -70,8 +70,8 @@ def test_an_epoch_says_where_every_input_stands_and_what_was_written(heard):
     assert event["run"]["facets"]["spark_ckpt_epoch"]["epoch"] == 8
 
 
-def test_an_incarnation_is_one_run_from_its_start_to_its_end(heard):
-    listener, events = heard
+def test_an_incarnation_is_one_run_from_its_start_to_its_end(listening):
+    listener, events = listening
     listener.onIncarnationStarted(IncarnationEvent("totals", 3, 7, "latest"))
     listener.onEpochCommitted(EpochEvent("totals", 8, 3, {}, manifest(8)))
     listener.onIncarnationEnded(IncarnationEvent("totals", 3, 8, "stopped"))
@@ -81,8 +81,8 @@ def test_an_incarnation_is_one_run_from_its_start_to_its_end(heard):
     assert all(event["inputs"] and event["outputs"] for event in events)
 
 
-def test_an_incarnation_that_died_says_of_what(heard):
-    listener, events = heard
+def test_a_failed_incarnation_has_its_error(listening):
+    listener, events = listening
     listener.onIncarnationEnded(IncarnationEvent("totals", 3, 8, "[CKPT_QUERY_FAILED] executor lost"))
 
     [event] = events
@@ -90,7 +90,7 @@ def test_an_incarnation_that_died_says_of_what(heard):
     assert event["run"]["facets"]["errorMessage"]["message"] == "[CKPT_QUERY_FAILED] executor lost"
 
 
-def test_runs_of_different_incarnations_and_stores_are_told_apart():
+def test_runs_of_different_incarnations_and_stores_have_different_ids():
     ids = {run_id(STORE_ID, 1), run_id(STORE_ID, 2), run_id("another", 1)}
     assert len({uuid.UUID(each) for each in ids}) == 3
 
@@ -110,10 +110,10 @@ def test_paths_are_named_as_openlineage_names_them(path, expected):
     assert named(DatasetEnd("x", {"kind": "files", "path": path}, [])) == [expected]
 
 
-def test_the_topics_of_a_pattern_are_those_that_were_read():
+def test_a_pattern_of_topics_is_replaced_by_the_read_topics():
     pattern = DatasetEnd("in", {"kind": "kafka", "topic": "orders-.*", "servers": "b:1"}, [])
     assert named(pattern, {"orders-eu": {"0": 1}}) == [Named("kafka://b:1", "orders-eu")]
 
 
-def test_a_connector_that_says_neither_topic_nor_path_is_named_by_its_kind():
+def test_a_connector_without_topic_and_path_is_named_by_its_kind():
     assert named(DatasetEnd("ledger", {"kind": "acme"}, [])) == [Named("acme", "ledger")]

@@ -1,4 +1,4 @@
-"""Metrics go where the setting says, and nothing of them is loaded if it says nothing."""
+"""Metrics go to the configured target, and no package of theirs is loaded without the setting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_ckpt.observability.metrics.prometheus import Endpoints
 
 
 @pytest.mark.parametrize("target", ["promtheus", "prometheus://", "prometheus://host", "http://host:1", "otel://x"])
-def test_a_place_that_is_none_is_refused_at_the_start(target):
+def test_an_invalid_target_is_refused_at_the_start(target):
     with pytest.raises(ConfigInvalid, match="is no place for metrics"):
         configured.listeners_of([target], "job")
 
@@ -35,25 +35,25 @@ def test_an_endpoint_answers_scrapes_and_two_jobs_share_it():
     assert 'spark_ckpt_running{ckpt_job="totals"} 0.0' in text
 
 
-def test_an_address_that_is_taken_is_told_before_anything_runs():
+def test_an_address_in_use_is_refused_before_the_job_starts():
     port = Endpoints(CollectorRegistry()).serve("127.0.0.1", 0)
     with pytest.raises(ConfigInvalid, match=f"127.0.0.1:{port}"):
         Endpoints(CollectorRegistry()).serve("127.0.0.1", port)
 
 
-def test_opentelemetry_gets_numbers_and_a_trace():
+def test_opentelemetry_gets_metrics_and_a_trace():
     kinds = [type(each) for each in configured.listeners_of(["otel"], "job")]
     assert kinds == [Meter, EpochSpans]
 
 
-def test_a_missing_package_is_told_with_what_installs_it(monkeypatch):
+def test_the_error_of_a_missing_package_names_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "spark_ckpt.observability.metrics.prometheus", None)
     with pytest.raises(EnvironmentUnfit) as caught:
         configured.listeners_of(["prometheus"], "job")
     assert caught.value.hint == "pip install 'spark-ckpt[metrics]'"
 
 
-def test_a_job_without_metrics_loads_nothing_of_them():
+def test_a_job_without_metrics_loads_no_metrics_package():
     program = (
         "import sys, spark_ckpt.api.job; "
         "loaded = {name.split('.')[0] for name in sys.modules}; "

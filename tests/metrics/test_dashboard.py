@@ -1,4 +1,4 @@
-"""Dashboard and alerts ask for metrics that exist, in queries that parse, against what a real run of the rules is scraped as."""
+"""Dashboard and alerts query existing metrics with valid queries, checked with the samples of a real run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ QUERIES = [target["expr"] for panel in dashboard()["panels"] for target in panel
 
 @pytest.fixture(scope="module")
 def samples():
-    """Name and labels of everything that is scraped of a job to which everything has happened."""
+    """Names and labels of all samples of a job after every kind of event."""
     registry = CollectorRegistry()
     meter = Meter("job", Prometheus(registry))
     detail = {
@@ -66,12 +66,12 @@ def samples():
 
 
 def plain(query):
-    """Without Grafana's variables."""
+    """The query without Grafana's variables."""
     return query.replace("$__rate_interval", "1m").replace("$job", ".*")
 
 
 def selectors(query):
-    """(metric, labels that are asked for) of a query's parts."""
+    """Metric and queried labels of each part of a query."""
     return [
         (name, re.findall(r"(\w+)=", labels or ""))
         for name, labels in re.findall(r"(spark_ckpt_\w+)(?:\{([^}]*)\})?", query)
@@ -79,7 +79,7 @@ def selectors(query):
 
 
 @pytest.mark.parametrize("query", [*QUERIES, *(rule["expr"] for rule in RULES)])
-def test_a_query_parses_and_asks_for_series_that_are_scraped(query, samples):
+def test_a_query_parses_and_selects_scraped_series(query, samples):
     promql_parser.parse(plain(query))
     asked = selectors(query)
     assert asked
@@ -88,13 +88,13 @@ def test_a_query_parses_and_asks_for_series_that_are_scraped(query, samples):
         assert set(labels) <= samples[name]
 
 
-def test_a_query_of_a_metric_that_is_not_there_or_that_does_not_parse_is_found(samples):
+def test_a_query_of_an_unknown_metric_or_with_a_syntax_error_is_found(samples):
     assert [name for name, _ in selectors("rate(spark_ckpt_input_row_total[1m])") if name not in samples]
     with pytest.raises(ValueError, match=r"unclosed|unexpected|parenthesis"):
         promql_parser.parse(plain("rate(spark_ckpt_input_rows_total[1m]"))
 
 
-def test_labels_that_a_legend_or_an_annotation_shows_are_labels_of_its_query(samples):
+def test_labels_of_a_legend_or_an_annotation_are_labels_of_its_query(samples):
     shown = [(target["expr"], target["legendFormat"]) for panel in dashboard()["panels"] for target in panel["targets"]]
     shown += [(rule["expr"], " ".join(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))) for rule in RULES]
     for query, legend in shown:
@@ -103,26 +103,26 @@ def test_labels_that_a_legend_or_an_annotation_shows_are_labels_of_its_query(sam
         assert labels <= known, (query, legend)
 
 
-def test_every_metric_of_the_catalogue_is_scraped_and_told_on_the_page(samples):
+def test_every_metric_of_the_catalogue_is_scraped_and_documented(samples):
     page = (DOCS / "monitoring.md").read_text()
     assert metrics_table() in page
     for each in CATALOGUE.values():
         assert any(name.startswith(each.prometheus_name) for name in samples), each.prometheus_name
 
 
-def test_the_dashboard_in_the_docs_is_what_the_catalogue_says():
+def test_the_dashboard_in_the_docs_is_generated_from_the_catalogue():
     """Regenerate with: python -m spark_ckpt.observability.metrics.dashboard > docs/monitoring/grafana.json"""
     assert json.loads((MONITORING / "grafana.json").read_text()) == dashboard()
 
 
-def test_panels_lie_beside_each_other_and_every_one_has_a_query():
+def test_panels_do_not_overlap_and_every_one_has_a_query():
     panels = dashboard()["panels"]
     places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
     assert len(places) == len({panel["id"] for panel in panels}) == len(panels)
     assert all(panel["targets"] for panel in panels)
 
 
-def test_there_is_an_alert_for_each_of_the_seven_things_that_matter():
+def test_there_is_an_alert_for_each_of_the_seven_failures():
     assert [rule["alert"] for rule in RULES] == [
         "CkptNoNewEpoch", "CkptNotRunning", "CkptOutage", "CkptSinkBehind", "CkptLagGrows", "CkptLineLate",
         "CkptOutboxRetries",

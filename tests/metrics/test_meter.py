@@ -1,4 +1,4 @@
-"""What a run tells its listeners arrives as metrics, under the names of each system's conventions."""
+"""Events of a run arrive as metrics, with names by the conventions of each system."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROGRESS = {
 
 
 class Scraped:
-    """What Prometheus would read, by Prometheus' own parser."""
+    """Samples of a Prometheus scrape, read by Prometheus' own parser."""
 
     def __init__(self, registry):
         self.text = generate_latest(registry).decode()
@@ -43,7 +43,7 @@ class Scraped:
 
 @pytest.fixture
 def run():
-    """A meter and what is scraped of it."""
+    """A meter and its scraped samples."""
     registry = CollectorRegistry()
     meter = Meter(JOB, Prometheus(registry), now_s=lambda: 1_700_000_000.5)
     return meter, lambda: Scraped(registry)
@@ -68,7 +68,7 @@ def test_rows_are_counted_over_micro_batches(run):
     assert found.value("spark_ckpt_batch_duration_seconds_bucket", le="0.25") == 2
 
 
-def test_an_epoch_tells_its_parts_its_time_and_its_state(run):
+def test_an_epoch_has_metrics_of_its_parts_its_time_and_its_state(run):
     meter, scraped = run
     parts = {"barrier": 100, "snapshot": 400, "decision": 20}
     meter.onEpochCommitted(epoch(8, reason="interval", parts_ms=parts, state_bytes={"totals": 4096}, sinks=["out"]))
@@ -82,7 +82,7 @@ def test_an_epoch_tells_its_parts_its_time_and_its_state(run):
         assert found.value("spark_ckpt_epoch_part_duration_seconds_sum", part=part) == took_ms / 1000
 
 
-def test_a_batch_tells_its_parts_when_spark_is_through_with_it_and_no_whole_is_a_part(run):
+def test_a_finished_batch_has_metrics_of_its_parts_without_totals(run):
     meter, scraped = run
     took_ms = {"batch": 400, "triggerExecution": 600, "addBatch": 450, "queryPlanning": 100, "fetch": 250}
     meter.onPhases(ProgressEvent(JOB, 3, 7, {"durationMs": took_ms}))
@@ -106,7 +106,7 @@ def test_a_batch_tells_its_parts_when_spark_is_through_with_it_and_no_whole_is_a
     ],
     ids=["moved", "not in every batch", "not moved yet", "no watermark"],
 )
-def test_a_batch_tells_its_watermark_once_a_row_has_moved_it(run, watermarks, seconds):
+def test_a_batch_has_a_watermark_metric_after_a_row_has_advanced_it(run, watermarks, seconds):
     meter, scraped = run
     for each in watermarks:
         meter.onPhases(ProgressEvent(JOB, 3, 7, {"eventTime": {"watermark": each} if each else {}}))
@@ -116,7 +116,7 @@ def test_a_batch_tells_its_watermark_once_a_row_has_moved_it(run, watermarks, se
     assert said == ([] if seconds is None else [seconds])
 
 
-def test_a_publication_tells_its_parts(run):
+def test_a_publish_has_metrics_of_its_parts(run):
     meter, scraped = run
     meter.onEpochPublished(epoch(8, sink="out", rows=5, duration_ms=120, parts_ms={"send": 90, "commit": 10}))
 
@@ -125,7 +125,7 @@ def test_a_publication_tells_its_parts(run):
     assert found.value("spark_ckpt_publish_part_duration_seconds_count", part="commit") == 1
 
 
-def test_a_standby_is_shown_while_it_waits_and_whether_it_is_warm(run):
+def test_a_waiting_standby_is_counted_as_warm_or_cold(run):
     meter, scraped = run
     shown = []
     for what in ("waits", "follows", "is warm", "follows", "takes over"):
@@ -149,7 +149,7 @@ def test_epochs_that_a_sink_lacks_are_counted_until_it_has_them(run):
     assert found.value("spark_ckpt_epoch_part_duration_seconds_sum", part="publish", sink="out") == 0.03
 
 
-def test_an_outage_is_shown_until_the_store_answers(run):
+def test_an_outage_is_reported_until_the_store_answers(run):
     meter, scraped = run
     meter.onOutage(OutageEvent(JOB, 3, "CKPT_STORE_FULL", "full", 10, 600_000, 1000, 1))
     during = scraped()
@@ -160,7 +160,7 @@ def test_an_outage_is_shown_until_the_store_answers(run):
     assert scraped().value("spark_ckpt_outage") == 0
 
 
-def test_a_run_shows_whether_it_lives_and_how_often_it_began(run):
+def test_a_run_has_metrics_of_its_liveness_and_its_restarts(run):
     meter, scraped = run
     meter.onIncarnationStarted(IncarnationEvent(JOB, 3, 7, "latest"))
     alive = scraped()
@@ -171,7 +171,7 @@ def test_a_run_shows_whether_it_lives_and_how_often_it_began(run):
     assert scraped().value("spark_ckpt_incarnations_started_total") == 1
 
 
-def test_lag_is_the_newest_answer_of_each_source(run):
+def test_lag_is_the_newest_value_of_each_source(run):
     meter, scraped = run
     meter.onLag(LagEvent(JOB, {"orders": 12}))
     meter.onLag(LagEvent(JOB, {"orders": 5}))
@@ -179,7 +179,7 @@ def test_lag_is_the_newest_answer_of_each_source(run):
     assert scraped().value("spark_ckpt_source_lag_rows", source="orders") == 5
 
 
-def test_the_common_line_is_that_of_the_program_that_is_behind(run):
+def test_the_common_line_is_that_of_the_slowest_program(run):
     meter, scraped = run
     meter.onLines(LineEvent(JOB, {JOB: 120, "fraud.model": 60}))
     held_up = scraped()
@@ -191,7 +191,7 @@ def test_the_common_line_is_that_of_the_program_that_is_behind(run):
     assert scraped().value("spark_ckpt_common_line_timestamp_seconds") == 120
 
 
-def test_epochs_that_wait_for_their_line_are_not_counted_as_the_sinks(run):
+def test_epochs_that_wait_for_their_line_do_not_count_as_unpublished(run):
     meter, scraped = run
     meter.onLines(LineEvent(JOB, {JOB: 60}, released=8))
     for number in (8, 9, 10):
@@ -205,7 +205,7 @@ def test_epochs_that_wait_for_their_line_are_not_counted_as_the_sinks(run):
     assert found == [1, 3, 1]
 
 
-def test_before_the_first_batch_counters_stand_at_zero_so_that_rates_begin_there(run):
+def test_counters_are_zero_before_the_first_batch(run):
     _, scraped = run
 
     found = scraped()
@@ -214,7 +214,7 @@ def test_before_the_first_batch_counters_stand_at_zero_so_that_rates_begin_there
 
 
 def test_names_follow_the_conventions_of_prometheus():
-    """https://prometheus.io/docs/practices/naming: base units last, `_total` for what only grows, nowhere else."""
+    """https://prometheus.io/docs/practices/naming: base units last, `_total` for counters only."""
     for instrument in CATALOGUE.values():
         name = instrument.prometheus_name
         assert re.fullmatch(r"spark_ckpt(_[a-z]+)+", name)

@@ -1,4 +1,4 @@
-"""The same numbers through OpenTelemetry, and a trace per epoch, as an SDK collects them."""
+"""The same metrics through OpenTelemetry, and a trace per epoch, as an SDK collects them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOW_NS = 1_700_000_000_000_000_000
 
 @pytest.fixture
 def spans():
-    """A listener, and the spans that it has made."""
+    """A listener and its spans."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -40,7 +40,7 @@ def ms(span):
     return (span.end_time - span.start_time) // 1_000_000
 
 
-def test_numbers_arrive_with_their_unit_and_labels():
+def test_metrics_arrive_with_their_unit_and_labels():
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
     Meter("orders", OpenTelemetry(provider)).onProgress(ProgressEvent("orders", 3, 7, {"numInputRows": 10}))
@@ -68,7 +68,7 @@ def test_an_epoch_is_a_trace_of_its_parts_one_after_another(spans):
     assert whole.attributes["spark_ckpt.rows_in"] == 10
 
 
-def test_a_publish_belongs_to_its_epochs_trace_although_it_comes_later(spans):
+def test_a_later_publish_belongs_to_its_epochs_trace(spans):
     listener, finished = spans
     listener.onEpochCommitted(epoch(8, parts_ms=PARTS))
     listener.onEpochCommitted(epoch(9, parts_ms=PARTS))
@@ -80,7 +80,7 @@ def test_a_publish_belongs_to_its_epochs_trace_although_it_comes_later(spans):
     assert (ms(publish), publish.attributes["spark_ckpt.sink"]) == (30, "out")
 
 
-def test_every_epoch_has_a_trace_of_its_own(spans):
+def test_every_epoch_has_its_own_trace(spans):
     listener, finished = spans
     for number in (8, 9):
         listener.onEpochCommitted(epoch(number, parts_ms=PARTS))
@@ -88,7 +88,7 @@ def test_every_epoch_has_a_trace_of_its_own(spans):
     assert len({span.context.trace_id for span in finished()}) == 2
 
 
-def test_a_publish_of_an_epoch_of_an_earlier_life_is_a_trace_of_its_own(spans):
+def test_a_publish_of_an_earlier_incarnations_epoch_has_its_own_trace(spans):
     listener, finished = spans
     listener.onEpochPublished(epoch(4, sink="out", rows=5, duration_ms=30))
 
@@ -96,7 +96,7 @@ def test_a_publish_of_an_epoch_of_an_earlier_life_is_a_trace_of_its_own(spans):
     assert publish.parent is None
 
 
-def test_an_epoch_that_was_given_up_is_an_error_with_its_reason(spans):
+def test_an_aborted_epoch_is_an_error_with_its_reason(spans):
     listener, finished = spans
     listener.onEpochAborted(epoch(8, why="timed out"))
 
@@ -104,7 +104,7 @@ def test_an_epoch_that_was_given_up_is_an_error_with_its_reason(spans):
     assert (aborted.status.status_code, aborted.status.description) == (StatusCode.ERROR, "timed out")
 
 
-def test_epochs_that_no_sink_ever_gets_are_not_kept_for_ever(spans):
+def test_spans_of_unpublished_epochs_are_dropped_after_a_bound(spans):
     listener, finished = spans
     for number in range(500):
         listener.onEpochCommitted(epoch(number))
@@ -112,4 +112,4 @@ def test_epochs_that_no_sink_ever_gets_are_not_kept_for_ever(spans):
 
     for number in range(400):
         listener.onEpochPublished(epoch(number))
-    assert all(publish.parent is None for publish in finished()), "a span that is forgotten has no children"
+    assert all(publish.parent is None for publish in finished()), "a dropped span has no children"

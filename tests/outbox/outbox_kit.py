@@ -1,4 +1,4 @@
-"""A scripted host of the outbox's protocol over the shipped log, in memory: every effect is answered by hand or as it should be."""
+"""A scripted host of the outbox's protocol over the shipped log, in memory: effects are answered by a script or correctly."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def digest(text: str) -> str:
 
 
 def batch(number: int, query: str = "q", offsets: str = "", before: str = "") -> SparkBatch:
-    """The batch of a query whose offsets are named after their number, or as told."""
+    """The batch of a query; offsets are named after their number by default."""
     return SparkBatch(
         query=query,
         number=number,
@@ -48,7 +48,7 @@ def batch(number: int, query: str = "q", offsets: str = "", before: str = "") ->
 
 @dataclass
 class Sinks:
-    """Rows that sinks show: per sink the staged files, in order of their publish. Each epoch counts once."""
+    """Published staged files of each sink, in the order of their publish. Each epoch counts once."""
 
     shown: dict[str, list[str]] = field(default_factory=lambda: {sink: [] for sink in SINKS})
     marker: dict[str, int] = field(default_factory=dict)
@@ -57,8 +57,8 @@ class Sinks:
 class Host:
     """One run of the query's driver.
 
-    `fails`: called with every effect before it is done; it may raise. `newest`: newest batch of the checkpoint; None for
-    the called one. `known`: incarnation before the rows were staged; None for the one that stages.
+    `fails`: called with every effect before it is carried out; may raise. `newest`: newest batch of the checkpoint; None
+    for the called one. `known`: incarnation before the rows were staged; None for the staging one.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Host:
         self.number = 0
 
     def call(self, number: int, **identity: str) -> BatchVerdict:
-        """Call the function for a batch and do every effect."""
+        """Call the function for a batch and carry out every effect."""
         call = self.protocol.call(batch(number, **identity))
         self.number = number
         answer = None

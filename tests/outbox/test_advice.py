@@ -1,4 +1,4 @@
-"""Advice that jobs have, too, names what an outbox can do."""
+"""Recovery advice of jobs is translated to actions of an outbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an outbox announces arrives at listeners, as metrics, and as lineage; it costs a batch less than a millisecond."""
+"""Events of an outbox arrive at listeners, as metrics and as lineage, and cost a batch less than a millisecond."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def a_batch(events: OutboxEvents, epoch: int) -> None:
 
 @pytest.fixture
 def scraped():
-    """An outbox's events with a Prometheus of their own, and its samples by name and labels."""
+    """An outbox's events with their own Prometheus registry, and its samples by name and labels."""
     registry = CollectorRegistry()
     events = OutboxEvents(NAME, [Meter(NAME, Prometheus(registry), now_s=lambda: 1_700_000_000.5)])
 
@@ -120,23 +120,23 @@ def test_the_metrics_of_a_batch_cost_less_than_a_millisecond(scraped, sinks):
     assert statistics.median(took_s) < 0.001
 
 
-def test_a_listener_that_fails_ends_nothing(sinks):
+def test_a_failing_listener_does_not_end_the_query(sinks):
     class Broken(RunListener):
         def onEpochCommitted(self, event):
             raise ValueError("the program's own")
 
-    heard = []
+    batches = []
     works = RunListener()
-    works.onEpochCommitted = lambda event: heard.append(event.detail["batch"])
+    works.onEpochCommitted = lambda event: batches.append(event.detail["batch"])
     events = OutboxEvents(NAME, [Broken(), works])
     events.began("id", point(), sinks)
     events.committed(manifest(5), 1)
-    assert heard == [5]
+    assert batches == [5]
 
 
 def test_lineage_names_the_inputs_of_the_progress_and_every_sink(tmp_path, monkeypatch, sinks):
-    told = tmp_path / "events.jsonl"
-    for name, value in {"TYPE": "file", "LOG_FILE_PATH": str(told), "APPEND": "true"}.items():
+    path = tmp_path / "events.jsonl"
+    for name, value in {"TYPE": "file", "LOG_FILE_PATH": str(path), "APPEND": "true"}.items():
         monkeypatch.setenv(f"OPENLINEAGE__TRANSPORT__{name}", value)
     sources = [{"description": "FileStreamSource[file:/data/in]", "endOffset": '{"logOffset":3}'}]
     query = SimpleNamespace(lastProgress={"sources": sources})
@@ -144,15 +144,15 @@ def test_lineage_names_the_inputs_of_the_progress_and_every_sink(tmp_path, monke
     events.began("0b1f1e0e-7d1c-4a6b-9b59-0d8a8ac1f6b2", point(), sinks)
     events.committed(manifest(5), 1)
     events.ended()
-    sent = [json.loads(line) for line in told.read_text().splitlines()]
+    sent = [json.loads(line) for line in path.read_text().splitlines()]
     assert [each["eventType"] for each in sent] == ["START", "RUNNING", "COMPLETE"]
     assert [(each["namespace"], each["name"]) for each in sent[1]["inputs"]] == [("file", "/data/in")]
     assert [each["outputFacets"]["outputStatistics"]["rowCount"] for each in sent[1]["outputs"]] == [5, 1]
 
 
-def test_lineage_goes_on_without_inputs_when_the_session_has_ended(tmp_path, monkeypatch, sinks):
-    told = tmp_path / "events.jsonl"
-    for name, value in {"TYPE": "file", "LOG_FILE_PATH": str(told), "APPEND": "true"}.items():
+def test_lineage_continues_without_inputs_after_the_session_ended(tmp_path, monkeypatch, sinks):
+    path = tmp_path / "events.jsonl"
+    for name, value in {"TYPE": "file", "LOG_FILE_PATH": str(path), "APPEND": "true"}.items():
         monkeypatch.setenv(f"OPENLINEAGE__TRANSPORT__{name}", value)
 
     class Ended:
@@ -163,7 +163,7 @@ def test_lineage_goes_on_without_inputs_when_the_session_has_ended(tmp_path, mon
     events = OutboxEvents(NAME, lineage="tests", query=Ended)
     events.began("0b1f1e0e-7d1c-4a6b-9b59-0d8a8ac1f6b2", point(), sinks)
     events.ended(PublishFailed("away", sink="gold"))
-    sent = [json.loads(line) for line in told.read_text().splitlines()]
+    sent = [json.loads(line) for line in path.read_text().splitlines()]
     assert [each["eventType"] for each in sent] == ["START", "FAIL"]
 
 
@@ -184,7 +184,7 @@ def test_a_source_is_named_by_its_description(description, offset, names):
 
 
 @pytest.mark.parametrize("wrong", [{"metrics": "graphite"}, {"metrics": ["prometheus://x"]}, {"lineage": " "}])
-def test_an_unknown_place_is_refused_where_the_outbox_is_made(wrong):
+def test_an_unknown_target_is_refused_when_the_outbox_is_created(wrong):
     with pytest.raises(ConfigInvalid):
         Outbox("stores/o", name=NAME, checkpoint="checkpoints/o", sinks={"gold": DeltaSink("tables/gold")}, **wrong)
 

@@ -1,4 +1,4 @@
-"""An outbox prints what it does."""
+"""`explain` of an outbox prints its plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A branch fences the publishers of the epochs that it leaves: a driver that was paused must not show them afterwards."""
+"""A branch fences the publishers of its diverged epochs, so that a paused driver cannot publish them afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Call = tuple[str, int, int]
 
 
 class Recorded:
-    """A publisher of an incarnation; what it was asked for, with its incarnation and the epoch. It refuses epoch 2."""
+    """A publisher that records its calls with incarnation and epoch. It refuses epoch 2."""
 
     def __init__(self, calls: list[Call], incarnation: int) -> None:
         self.calls, self.incarnation = calls, incarnation

@@ -1,4 +1,4 @@
-"""Options of `format("outbox")`: what cannot work is refused by name, before a batch is staged."""
+"""Options of `format("outbox")`: a wrong option is refused by name, before a batch is staged."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def log(tmp_path):
 
 @pytest.fixture
 def elsewhere(log, tmp_path):
-    """The same log, opened by another process."""
+    """The log, opened by another process."""
     return opened(str(tmp_path / "log"))
 
 
@@ -42,14 +42,14 @@ def failing(kind, when=lambda effect: True):
     return fails
 
 
-def test_batches_in_order_are_decided_and_shown_once(log, sinks):
+def test_batches_in_order_are_committed_and_published_once(log, sinks):
     host = Host(log, sinks)
     assert [host.call(number) for number in range(4)] == [BatchVerdict.NEW] * 4
     assert all(batches_of(sinks, sink) == [0, 1, 2, 3] for sink in SINKS)
     assert host.actions == 4
 
 
-def test_an_outbox_begins_in_the_middle_of_a_query(log, sinks):
+def test_an_outbox_can_begin_at_any_batch_of_a_query(log, sinks):
     host = Host(log, sinks)
     assert [host.call(number) for number in (7, 8)] == [BatchVerdict.NEW] * 2
 
@@ -102,7 +102,7 @@ def test_a_confirmed_query_continues_the_outbox(log, sinks):
     assert Host(log, sinks).call(2, query="another") is BatchVerdict.NEW
 
 
-def test_a_query_that_comes_back_goes_on_after_its_newest_epoch_or_restores(log, sinks):
+def test_a_returning_query_continues_after_its_newest_epoch_or_restores(log, sinks):
     for number in range(3):
         Host(log, sinks).call(number)
     Host(log, sinks, Accepted(query="another")).call(0, query="another")
@@ -127,7 +127,7 @@ def test_the_newest_driver_wins(log, sinks):
     assert newer.call(2) is BatchVerdict.NEW
 
 
-def test_a_batch_that_another_driver_decided_meanwhile_runs_again(log, sinks):
+def test_a_batch_that_another_driver_committed_concurrently_runs_again(log, sinks):
     other, late = Host(log, sinks), Host(log, sinks)
     other.call(0)
     late.fails = lambda effect: other.call(1) if isinstance(effect, Begin) else None
@@ -135,14 +135,14 @@ def test_a_batch_that_another_driver_decided_meanwhile_runs_again(log, sinks):
     assert batches_of(sinks) == [0, 1]
 
 
-def test_a_rewound_query_begins_a_branch_that_names_what_was_shown(log, sinks):
+def test_a_rewound_query_begins_a_branch_that_names_published_epochs(log, sinks):
     host = Host(log, sinks)
     for number in range(5):
         host.call(number)
     rewound = Host(log, sinks)
     assert rewound.call(2) is BatchVerdict.REWOUND
-    (told,) = [effect for effect in rewound.effects if isinstance(effect, TellBranch)]
-    assert [(left.epoch, left.batch, left.shown) for left in told.left] == [
+    (branch,) = [effect for effect in rewound.effects if isinstance(effect, TellBranch)]
+    assert [(left.epoch, left.batch, left.shown) for left in branch.left] == [
         (epoch, epoch - 1, tuple(sorted(SINKS))) for epoch in (3, 4, 5)
     ]
     assert rewound.call(3, offsets="other") is BatchVerdict.NEW
@@ -160,7 +160,7 @@ def test_a_batch_is_looked_up_on_its_branch_not_by_its_number(log, sinks):
         Host(log, sinks).call(2)
 
 
-def test_a_query_is_rewound_to_before_its_outbox(log, sinks):
+def test_a_query_can_be_rewound_to_before_its_outbox(log, sinks):
     host = Host(log, sinks)
     for number in (7, 8, 9):
         host.call(number)
@@ -187,7 +187,7 @@ def test_a_confirmed_restore_is_for_one_start(log, sinks):
     assert "restore=" in refused.value.hint
 
 
-def test_a_restore_of_an_epoch_that_the_log_no_longer_has_names_those_it_has(log, sinks):
+def test_a_restore_of_a_deleted_epoch_names_the_existing_ones(log, sinks):
     host = Host(log, sinks)
     host.call(0)
     host.call(1)
@@ -226,10 +226,10 @@ def test_a_failed_sink_keeps_the_acknowledgement_of_the_other(log, sinks):
     assert log.state().unacked("gold") == [1]
 
 
-# -- Branches: each is told, whole, before it begins; nobody begins one by mistake.
+# -- Branches: each is reported completely before it begins, and none begins by mistake.
 
 
-def told(host):
+def branches_of(host):
     return [effect for effect in host.effects if isinstance(effect, TellBranch)]
 
 
@@ -240,7 +240,7 @@ def decided(log, sinks, *numbers):
     return host
 
 
-def test_a_slow_second_driver_does_not_pass_for_a_rewound_query(log, sinks):
+def test_a_slow_second_driver_is_not_taken_for_a_rewound_query(log, sinks):
     late, other = Host(log, sinks), decided(log, sinks, 0, 1, 2)
     late.newest = 3
     with pytest.raises(Fenced):
@@ -261,18 +261,18 @@ def test_a_driver_slower_than_the_whole_retention_is_fenced(log, sinks):
         late.call(1)
 
 
-def test_a_driver_that_was_overtaken_while_it_began_does_not_pass_for_a_rewound_query(log, sinks):
+def test_a_driver_overtaken_at_its_begin_is_not_taken_for_a_rewound_query(log, sinks):
     other, late = decided(log, sinks, 0), Host(log, sinks)
     late.newest = 2
     late.fails = lambda effect: [other.call(1), other.call(2)] if isinstance(effect, Begin) else None
     with pytest.raises(Fenced):
         late.call(1)
-    assert not told(late)
+    assert not branches_of(late)
     assert Host(log, sinks).call(2) is BatchVerdict.AGAIN
     assert batches_of(sinks) == [0, 1, 2]
 
 
-def test_a_named_epoch_is_not_restored_over_batches_that_were_decided_meanwhile(log, elsewhere, sinks):
+def test_a_named_epoch_is_not_restored_over_concurrently_committed_batches(log, elsewhere, sinks):
     other, late = decided(elsewhere, sinks, 0, 1), Host(log, sinks, Accepted(restore=1))
     late.fails = lambda effect: other.call(2) if isinstance(effect, Begin) else None
     with pytest.raises(StoreInUse) as refused:
@@ -280,10 +280,10 @@ def test_a_named_epoch_is_not_restored_over_batches_that_were_decided_meanwhile(
     assert "start this one again" in refused.value.hint
     again = Host(log, sinks, Accepted(restore=1))
     assert again.call(1, offsets="edited") is BatchVerdict.REWOUND
-    assert [left.epoch for left in told(again)[0].left] == [2, 3]
+    assert [left.epoch for left in branches_of(again)[0].left] == [2, 3]
 
 
-def test_a_branch_is_told_before_it_begins(log, sinks):
+def test_a_branch_is_reported_before_it_begins(log, sinks):
     decided(log, sinks, 0, 1)
     host = Host(log, sinks, Accepted(restore=1), failing(TellBranch))
     with pytest.raises(PublishFailed):
@@ -291,10 +291,10 @@ def test_a_branch_is_told_before_it_begins(log, sinks):
     assert log.state().latest == 2
     again = Host(log, sinks, Accepted(restore=1))
     again.call(1, offsets="edited")
-    assert told(again)
+    assert branches_of(again)
 
 
-def test_a_branch_does_not_leave_one_that_another_driver_began_meanwhile(log, elsewhere, sinks):
+def test_a_branch_does_not_leave_one_that_another_driver_began_concurrently(log, elsewhere, sinks):
     decided(log, sinks, 0, 1, 2, 3)
     late, other = Host(log, sinks), Host(elsewhere, sinks)
     late.fails = lambda effect: other.call(2) if isinstance(effect, Begin) and effect.target != LATEST else None
@@ -324,7 +324,7 @@ def test_a_replaced_driver_stops_right_after_its_begin(log, sinks):
     assert not late.actions
 
 
-def test_a_program_that_starts_again_with_the_same_restore_does_not_show_its_batch_twice(log, sinks):
+def test_a_restart_with_the_same_restore_does_not_publish_its_batch_twice(log, sinks):
     decided(log, sinks, 0, 1)
     first = Host(log, sinks, Accepted(restore=1))
     first.call(1, offsets="edited")
@@ -334,16 +334,16 @@ def test_a_program_that_starts_again_with_the_same_restore_does_not_show_its_bat
     assert again.call(2, before="edited") is BatchVerdict.NEW
 
 
-def test_an_epoch_restored_with_its_own_batch_names_what_the_branch_leaves(log, sinks):
+def test_an_epoch_restored_with_its_own_batch_names_its_diverged_epochs(log, sinks):
     decided(log, sinks, 0, 1, 2)
     host = Host(log, sinks, Accepted(restore=2))
     assert host.call(1) is BatchVerdict.AGAIN
-    assert [left.epoch for left in told(host)[0].left] == [3]
+    assert [left.epoch for left in branches_of(host)[0].left] == [3]
     assert host.call(2) is BatchVerdict.NEW
     assert batches_of(sinks) == [0, 1, 2, 2]
 
 
-def test_a_restore_of_nothing_is_for_one_start_too(log, sinks):
+def test_a_restore_to_the_beginning_is_for_one_start_too(log, sinks):
     decided(log, sinks, 3)
     Host(log, sinks, Accepted(restore=0)).call(3, offsets="edited")
     with pytest.raises(BatchUnexpected):
@@ -352,7 +352,7 @@ def test_a_restore_of_nothing_is_for_one_start_too(log, sinks):
         Host(log, sinks, Accepted(restore=0)).call(0, query="another")
 
 
-def test_no_foreign_query_slips_in_after_a_rewind_to_the_beginning(log, sinks):
+def test_a_foreign_query_is_refused_after_a_rewind_to_the_beginning(log, sinks):
     decided(log, sinks, 0, 1)
     with pytest.raises(PublishFailed):
         Host(log, sinks, fails=failing(RunPlan)).call(0)
@@ -389,10 +389,10 @@ def test_a_branch_names_epochs_that_retention_dropped(log, sinks):
     log.shorten(lambda log_state: {1, 4, 5})
     host = Host(log, sinks, Accepted(restore=1))
     assert host.call(1) is BatchVerdict.REWOUND
-    assert ([left.epoch for left in told(host)[0].left], told(host)[0].dropped) == ([4, 5], 3)
+    assert ([left.epoch for left in branches_of(host)[0].left], branches_of(host)[0].dropped) == ([4, 5], 3)
 
 
-def test_the_first_acknowledgement_of_a_sink_that_was_taken_back_to_nothing_is_recorded_at_once(log, sinks):
+def test_the_first_acknowledgement_of_a_sink_rolled_back_to_its_beginning_is_recorded_at_once(log, sinks):
     decided(log, sinks, 0)
     log.begin_incarnation(Holder(host="here"), 0, takeover=True, taken_back=dict.fromkeys(SINKS, 0))
     host = Host(log, sinks, Accepted(restore=0))

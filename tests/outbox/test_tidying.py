@@ -1,4 +1,4 @@
-"""What follows a publish is no part of it: deleting what dead drivers staged, a new table's id, a close."""
+"""Work after a publish cannot fail it: deleting files of dead drivers, reading a new table's id, a close."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_ckpt.outbox.running import OutboxRun, OutboxSettings
 
 
 class Untidy:
-    """A sink and its publisher, whose folder lets nothing be deleted."""
+    """A sink and its publisher, whose folder refuses deletions."""
 
     def __init__(self) -> None:
         self.published: list[int] = []
@@ -50,7 +50,7 @@ class Untidy:
 
 
 class Created(Untidy):
-    """A sink whose first publish creates its table, and whose catalog is then away once."""
+    """A sink whose first publish creates its table, and whose catalog is then unreachable once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Broken(Untidy):
 
 
 class Slow(Untidy):
-    """A sink that publishes for a moment longer than the other one."""
+    """A sink that publishes for longer than the other one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ def test_files_of_dead_drivers_that_cannot_be_deleted_do_not_end_a_query(tmp_pat
     assert (sink.published, sink.tried) == ([1, 2], 1)
 
 
-def test_an_id_that_is_not_known_behind_a_publish_does_not_end_a_query(tmp_path: Path) -> None:
+def test_an_unreadable_id_after_a_publish_does_not_end_a_query(tmp_path: Path) -> None:
     sink = Created()
 
     assert called(tmp_path, sink, 3) == [BatchVerdict.NEW] * 3

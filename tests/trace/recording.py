@@ -1,4 +1,4 @@
-"""Simulated drivers on Spark, recorded line by line as real ones are."""
+"""Simulated drivers on Spark, recorded line by line like real ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_ckpt.trace.recorder import file_of
 
 
 class Recording:
-    """Makes the rules of incarnations for a simulated world, and keeps what they are told and answer."""
+    """Makes the rules of incarnations for a simulated world, and records their events and effects."""
 
     def __init__(self, core_of: CoreOf | None = None) -> None:
         self._core_of = core_of or shipped
@@ -41,11 +41,11 @@ class Recording:
         return core
 
     def traces(self) -> list[Recorded]:
-        """What was recorded, read again."""
+        """The recorded traces, read again."""
         return [whole(incarnation, texts) for incarnation, texts in sorted(self._texts.items())]
 
     def write(self, folder: Path) -> None:
-        """As drivers do."""
+        """Write the traces as drivers do."""
         folder.mkdir()
         for incarnation, texts in self._texts.items():
             file_of(folder, "job", incarnation).write_text("".join(text + "\n" for text in texts))

@@ -1,4 +1,4 @@
-"""A trace is what the rules were told and answered: read again it replays, and a change of either shows."""
+"""A trace has the events and effects of the rules: it replays, and a change of either is found."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def busy():
     return next(each for each in traces if sum(line.event["kind"] == "BatchDone" for line in each.lines) > 3)
 
 
-def test_what_simulated_drivers_record_replays_whatever_failed():
+def test_traces_of_simulated_drivers_replay_with_all_faults():
     traces = [trace for seed in range(40) for trace in recording(seed)]
     kinds = {line.event["kind"] for trace in traces for line in trace.lines}
     assert kinds == {each.__name__ for each in EpochProtocol.EVENTS}
@@ -55,7 +55,7 @@ def test_what_simulated_drivers_record_replays_whatever_failed():
     assert differences(traces) == []
 
 
-def test_an_effect_that_is_missing_is_found_where_it_is_missing():
+def test_a_missing_effect_is_found_at_its_line():
     trace = busy()
     number = next(number for number, line in enumerate(trace.lines) if line.event["kind"] == "BatchDone")
     line = trace.lines[number]
@@ -67,7 +67,7 @@ def test_an_effect_that_is_missing_is_found_where_it_is_missing():
     assert found.replayed["kind"] == "CountBatch"
 
 
-def test_an_event_that_comes_before_its_time_is_found():
+def test_an_event_out_of_order_is_found():
     trace = busy()
     first, second = [number for number, line in enumerate(trace.lines) if line.event["kind"] == "BatchDone"][:2]
     lines = list(trace.lines)
@@ -96,7 +96,7 @@ def made_with(incarnation=1):
     return shape, RecoveryPoint(incarnation, base, 0, "latest"), None, {}, StageProcess(Between.INDEPENDENT, 1000)
 
 
-def told(rules, staged_path="k=" + SECRET + "/ckpt-out.parquet"):
+def run_rules(rules, staged_path="k=" + SECRET + "/ckpt-out.parquet"):
     rules.handle(SourcesPinned({}), 1.0)
     rules.handle(QueryStarting(True), 2.0)
     file = StagedFile(staged_path, 1, 3, 0, 0, 0, 0, {"k": SECRET}, json.dumps({"minValues": {"k": SECRET}}), "")
@@ -104,9 +104,9 @@ def told(rules, staged_path="k=" + SECRET + "/ckpt-out.parquet"):
     rules.handle(BatchDone(0, {"rows": {"n": 3}}, 0, 2, (Report("tap", 0, 0, "out", body), NOTE)), 3.0)
 
 
-def test_a_trace_says_nothing_of_rows_and_secrets_and_replays_without_them(tmp_path):
+def test_a_trace_has_no_rows_and_secrets_and_replays_without_them(tmp_path):
     _, rules, _ = recorded(tmp_path, *made_with())
-    told(rules)
+    run_rules(rules)
     rules.close()
     text = file_of(tmp_path, "job", 1).read_text()
     assert "ckpt-out.parquet" in text
@@ -114,7 +114,7 @@ def test_a_trace_says_nothing_of_rows_and_secrets_and_replays_without_them(tmp_p
     assert differences(read_traces(tmp_path)) == []
 
 
-def test_an_errors_words_are_not_recorded_but_what_the_rules_look_at_is():
+def test_a_trace_has_an_errors_fields_that_the_rules_read_and_not_its_text():
     damaged = EpochDamaged(SECRET, file=SECRET, expected=SECRET, found=SECRET)
     for error in (damaged, PublishFailed(SECRET)):
         line = handled(PublishEnded("out", 1, error=error), 1.0, [])
@@ -124,9 +124,9 @@ def test_an_errors_words_are_not_recorded_but_what_the_rules_look_at_is():
         assert ("file" in again.context) == ("file" in error.context)
 
 
-def test_a_batch_of_an_older_trace_has_nothing_of_what_came_later(tmp_path):
+def test_a_batch_of_an_older_trace_lacks_later_fields(tmp_path):
     _, rules, _ = recorded(tmp_path, *made_with())
-    told(rules)
+    run_rules(rules)
     rules.close()
     [trace] = read_traces(tmp_path)
     [batch] = [line for line in trace.lines if line.event["kind"] == "BatchDone"]
@@ -134,7 +134,7 @@ def test_a_batch_of_an_older_trace_has_nothing_of_what_came_later(tmp_path):
     assert event_of(batch.model_copy(update={"event": older}), {}).taken == {}
 
 
-def test_what_edges_hold_is_recorded_and_replays(tmp_path):
+def test_rows_of_edges_are_recorded_and_replay(tmp_path):
     shape, *rest = made_with()
     _, rules, _ = recorded(tmp_path, replace(shape, edges=(EdgeShape("loop", "k int"),)), *rest)
     rules.handle(SourcesPinned({"rows": {"n": 0}}), 1.0)
@@ -154,15 +154,15 @@ def test_what_edges_hold_is_recorded_and_replays(tmp_path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tests.trace.test_recorded_drivers import made_with, told
+from tests.trace.test_recorded_drivers import made_with, run_rules
 from spark_ckpt.trace.recorder import recorded
 _, rules, _ = recorded(Path(sys.argv[1]), *made_with())
-told(rules)
+run_rules(rules)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_killed_process_has_recorded_all_that_its_rules_have_said(tmp_path):
+def test_a_killed_process_has_recorded_all_effects_of_its_rules(tmp_path):
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=os.environ, check=False)
     assert done.returncode == -signal.SIGKILL
     [trace] = read_traces(tmp_path)
@@ -171,9 +171,9 @@ def test_a_killed_process_has_recorded_all_that_its_rules_have_said(tmp_path):
 
 
 @pytest.mark.parametrize("missing", [1, 2, 50])
-def test_a_torn_last_line_is_passed_over(tmp_path, missing):
+def test_a_torn_last_line_is_skipped(tmp_path, missing):
     _, rules, _ = recorded(tmp_path, *made_with())
-    told(rules)
+    run_rules(rules)
     rules.close()
     text = file_of(tmp_path, "job", 1).read_bytes()
     trace = recorded_of("torn", text[:-missing])
@@ -184,7 +184,7 @@ def test_a_torn_last_line_is_passed_over(tmp_path, missing):
 
 def test_a_line_that_is_damaged_in_the_middle_is_named(tmp_path):
     _, rules, _ = recorded(tmp_path, *made_with())
-    told(rules)
+    run_rules(rules)
     rules.close()
     path = file_of(tmp_path, "job", 1)
     lines = path.read_bytes().split(b"\n")
@@ -232,7 +232,7 @@ def test_a_trace_ends_at_its_bound_and_says_so(tmp_path):
     path = tmp_path / "small-i00000002.jsonl"
     file = TraceFile(path, most_bytes=len(begins) + 300)
     file.write(line_of(begins))
-    told(RecordedRules(core, file))
+    run_rules(RecordedRules(core, file))
     [trace] = read_traces(path)
     assert trace.cut
     assert [line.event["kind"] for line in trace.lines] == ["SourcesPinned"]
@@ -259,15 +259,15 @@ def test_a_disk_that_fails_ends_the_recording_and_not_the_rules(tmp_path, monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
-    told(rules)
+    run_rules(rules)
     monkeypatch.undo()
     assert core.open_epoch is not None
     assert any("No space left" in each.getMessage() for each in caplog.records)
 
 
-def test_nothing_is_recorded_unless_it_is_asked_for(tmp_path):
+def test_traces_are_recorded_on_request_only(tmp_path):
     _, rules, _ = recorded(None, *made_with())
-    told(rules)
+    run_rules(rules)
     rules.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -285,7 +285,7 @@ def _all(kind):
 # -- as a story --------------------------------------------------------------------------------------------------------
 
 
-def test_a_trace_is_told_as_simulated_runs_are():
+def test_a_trace_has_a_story_like_simulated_runs():
     seed = next(seed for seed in range(50) if len(recording(seed)) > 2)
     moments = moments_of(recording(seed))
     kinds = {moment.kind for moment in moments}
@@ -295,7 +295,7 @@ def test_a_trace_is_told_as_simulated_runs_are():
     assert sim.svg(moments).startswith("<svg")
 
 
-def test_a_life_without_an_end_is_shown_as_killed():
+def test_an_incarnation_without_an_end_is_shown_as_killed():
     trace = recording(0)[0]
     killed = whole(1, [trace.begun.text(), *(line.text() for line in trace.lines[:4])])
     assert moments_of([killed])[-1].kind == "crash"

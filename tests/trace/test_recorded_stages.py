@@ -1,4 +1,4 @@
-"""A trace holds what the rules between programs were told and answered: it replays, and other rules do not replay it."""
+"""A trace has the events and effects of the rules between programs: it replays, and other rules do not replay it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_ckpt.trace.recorder import recorded
 from spark_ckpt.trace.replay import differences, replayed
 from tests.simulator.stage_bugs import PLANTED, Planted
 from tests.trace.recording import whole
-from tests.trace.test_recorded_drivers import made_with, told
+from tests.trace.test_recorded_drivers import made_with, run_rules
 
 IN_TRACES = [
     each for each in PLANTED if each.rules.stage is not StageProcess and "lets_in" not in vars(each.rules.stage)
@@ -47,7 +47,7 @@ class Kept(StageProcess):
 
 
 def recording(seed: int) -> list[Recorded]:
-    """What the programs of a simulated world record, life by life. Independent ones record nothing."""
+    """Traces of the programs of a simulated world, one per incarnation. Independent programs record none."""
     kind = type("Kept", (Kept,), {"made": []})
     assert drive(StagesWorld(seed, StageRules(stage=kind)), seed, STAGES_STEPS, STAGES_FAULT_RATE).ok
     lives = [each for each in kind.made if each.protocol.indexed and len(each.lines) > 1]
@@ -56,11 +56,11 @@ def recording(seed: int) -> list[Recorded]:
 
 @pytest.fixture(scope="module")
 def traces() -> list[Recorded]:
-    """Each protocol, in a few schedules."""
+    """Traces of each protocol in a few schedules."""
     return [trace for seed in (3, 4, 42, 43, 80, 81, 312) for trace in recording(seed)]
 
 
-def test_what_simulated_programs_record_replays_whatever_failed(traces: list[Recorded]) -> None:
+def test_traces_of_simulated_programs_replay_with_all_faults(traces: list[Recorded]) -> None:
     lines = [line for trace in traces for line in trace.lines]
     assert {line.event["kind"] for line in lines} == {each.__name__ for each in STAGE_EVENTS}
     effects = {effect["kind"] for line in lines for effect in line.effects}
@@ -88,7 +88,7 @@ def test_the_rules_of_both_kinds_share_a_file(tmp_path) -> None:
     stage = StageProcess(Between.UNALIGNED, 1000, 3, 40, True, [(2, 30)], 50)
     _, rules, between = recorded(tmp_path, *start, stage)
     between.handle(LogsRead(60, (40, 60), 0, 0, idle=False, under_way=False), 61_000)
-    told(rules)
+    run_rules(rules)
     between.handle(EpochEnding(), 62_000)
     between.handle(EpochServes(4, 62), 62_000)
     rules.close()
@@ -101,7 +101,7 @@ def test_the_rules_of_both_kinds_share_a_file(tmp_path) -> None:
     assert differences([trace]) == []
 
 
-def test_what_changes_nothing_is_recorded_once(tmp_path) -> None:
+def test_an_event_without_a_change_is_recorded_once(tmp_path) -> None:
     *start, _ = made_with()
     _, rules, between = recorded(tmp_path, *start, StageProcess(Between.INDEX, 10_000, 3, 40))
     for now_ms in (40_000, 41_000, 49_000, 50_000, 51_000, 52_000):
