@@ -49,21 +49,21 @@ def batch(ends, began, phases_ms, ours_ms=None):
 
 
 def sparks_own(ends, began, phases_ms):
-    told = json.loads(batch(ends, began, phases_ms))["progress"]
-    (cursor,) = told["sources"].values()
-    told |= {"timestamp": told.pop("triggerTimestamp"), "sources": [{"endOffset": cursor}]}
-    return json.dumps({"at": 0, "what": "batch", "progress": told})
+    progress = json.loads(batch(ends, began, phases_ms))["progress"]
+    (cursor,) = progress["sources"].values()
+    progress |= {"timestamp": progress.pop("triggerTimestamp"), "sources": [{"endOffset": cursor}]}
+    return json.dumps({"at": 0, "what": "batch", "progress": progress})
 
 
 def decided(epoch, ends, at, took_ms):
     cursors = {"records": {"topic": {str(partition): end for partition, end in ends.items()}}}
-    told = {"at": 0, "what": "decided", "epoch": epoch, "ends": cursors}
-    return json.dumps(told | {"began_ms": (T + at) * 1000, "decision_ms": took_ms})
+    event = {"at": 0, "what": "decided", "epoch": epoch, "ends": cursors}
+    return json.dumps(event | {"began_ms": (T + at) * 1000, "decision_ms": took_ms})
 
 
 def published(epoch, at, took_ms, **parts_ms):
-    told = {"at": T + at, "what": "published", "epoch": epoch, "duration_ms": took_ms}
-    return json.dumps(told | ({"parts_ms": parts_ms} if parts_ms else {}))
+    event = {"at": T + at, "what": "published", "epoch": epoch, "duration_ms": took_ms}
+    return json.dumps(event | ({"parts_ms": parts_ms} if parts_ms else {}))
 
 
 def records(*each):
@@ -72,9 +72,9 @@ def records(*each):
     return Records(T + created, T + came, np.zeros(len(each), int), offset.astype(int))
 
 
-def parts_ms_of(some, told):
+def parts_ms_of(some, lines):
     """Parts of each record with a duration above zero, in ms."""
-    spent = seconds_by_part(some, passages(told))
+    spent = seconds_by_part(some, passages(lines))
     return [
         {part: round(seconds[at] * 1000) for part, seconds in spent.items() if seconds[at] > 1e-4}
         for at in range(len(some))
@@ -135,8 +135,8 @@ def test_a_record_that_comes_while_spark_plans_did_not_wait_for_a_batch():
 
 
 def test_plain_sparks_output_is_read_while_its_action_runs():
-    told = [sparks_own({0: 10}, 0.0, (10, 20, 5, 65, 400, 30, 550))]
-    (seen,) = parts_ms_of(records((3, -0.4, 0.4)), told)
+    lines = [sparks_own({0: 10}, 0.0, (10, 20, 5, 65, 400, 30, 550))]
+    (seen,) = parts_ms_of(records((3, -0.4, 0.4)), lines)
     assert seen == {"wait": 400, "offsets": 10, "log": 20, "planning": 70, "action": 280, UNEXPLAINED: 20}
 
 
@@ -148,7 +148,7 @@ def test_a_record_that_nobody_tells_of_is_unexplained_as_a_whole():
 def test_an_epoch_that_was_decided_and_not_yet_published_leaves_the_rest_unexplained():
     (open_end,) = parts_ms_of(records((15, 0.2, 2.0)), TWO_BATCHES_ONE_EPOCH[:3])
     assert open_end["decision"] == 30
-    assert open_end[UNEXPLAINED] == 20 + 30 + 870, "before the action, before the decision, behind it"
+    assert open_end[UNEXPLAINED] == 20 + 30 + 870, "before the action, before the decision, after it"
 
 
 @pytest.mark.parametrize(("unanswered", "keeps_up"), [(0, True), (1, True), (2, False), (100, False)])
@@ -180,24 +180,24 @@ def test_overlapping_spans_would_count_a_moment_twice_and_are_found():
 
 
 def test_parts_are_measured_of_systems_that_report_them():
-    told = {name for name, system in systems().items() if is_for(system, "parts")}
-    assert told == {"spark_ckpt-builtin", "spark_ckpt-every-batch", "pyspark-native"}
+    measured = {name for name, system in systems().items() if is_for(system, "parts")}
+    assert measured == {"spark_ckpt-builtin", "spark_ckpt-every-batch", "pyspark-native"}
     assert is_for(systems()["flink_sql"], "latency")
 
 
 def test_passages_are_computed_from_the_listeners_lines(tmp_path):
     """The names on both sides: of the library's events, and of the measurement."""
-    path = str(tmp_path / "told.jsonl")
-    heard = listener(path)
+    path = str(tmp_path / "lines.jsonl")
+    listening = listener(path)
     for line in TWO_BATCHES_ONE_EPOCH[:2]:
-        heard.onPhases(ProgressEvent("job", 1, 0, json.loads(line)["progress"]))
+        listening.onPhases(ProgressEvent("job", 1, 0, json.loads(line)["progress"]))
     manifest = SimpleNamespace(created_ms=round((T + 1.1) * 1000), cursors={"records": {"topic": {"0": 20}}})
-    heard.onEpochCommitted(
+    listening.onEpochCommitted(
         EpochEvent("job", 1, 1, {"parts_ms": {"barrier": 1, "snapshot": 2, "decision": 30}}, manifest)
     )
-    heard.onEpochPublished(EpochEvent("job", 1, 1, {"sink": "out", "duration_ms": 160, "parts_ms": {"send": 40}}))
-    told = (tmp_path / "told.jsonl").read_text().splitlines()
+    listening.onEpochPublished(EpochEvent("job", 1, 1, {"sink": "out", "duration_ms": 160, "parts_ms": {"send": 40}}))
+    lines = (tmp_path / "lines.jsonl").read_text().splitlines()
 
-    assert [json.loads(line)["what"] for line in told] == ["batch", "batch", "decided", "published"]
-    first, _ = passages(told)
+    assert [json.loads(line)["what"] for line in lines] == ["batch", "batch", "decided", "published"]
+    first, _ = passages(lines)
     assert {span.part for span in first.spans} >= {"wait", "operator", "barrier", "decision", "publish", "publish_send"}

@@ -36,12 +36,12 @@ def test_each_commit_of_the_table_has_the_creation_of_its_rows(tmp_path: Path) -
 
 
 def test_a_line_takes_from_the_first_stage_that_serves_it_to_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard, now_s = Heard(), [0.0]
+    listening, now_s = Heard(), [0.0]
     monkeypatch.setattr(stage_protocols.time, "monotonic", lambda: now_s[0])
     for now_s[0], main, last in ((1.0, 7, 0), (2.0, 8, 0), (2.5, 8, 7), (4.5, 8, 8)):
-        heard.onLines(ckpt.LineEvent("protocols.main", {"main": main, "last": last}))
+        listening.onLines(ckpt.LineEvent("protocols.main", {"main": main, "last": last}))
 
-    assert heard.lines_s() == [1.5, 2.5]
+    assert listening.lines_s() == [1.5, 2.5]
 
 
 def test_a_loop_is_not_measured_with_aligned_stages() -> None:

@@ -166,10 +166,10 @@ class Reader:
 
 def campaign(rules: Rules, seeds: range) -> int:
     """Run random schedules of both; returns how often the reader restored. Raises `Wrong`."""
-    return sum(life(rules, random.Random(seed)) for seed in seeds)
+    return sum(schedule(rules, random.Random(seed)) for seed in seeds)
 
 
-def life(rules: Rules, draw: random.Random) -> int:
+def schedule(rules: Rules, draw: random.Random) -> int:
     sender = Sender(rules)
     sender.begin(0)
     reader, restored = Reader(sender, rules), 0

@@ -37,16 +37,18 @@ def birth(
 
 
 def app(
-    source: ProcessId, target: ProcessId, seq: int, index: int = 0, life: int = 1, replayed: bool = False
+    source: ProcessId, target: ProcessId, seq: int, index: int = 0, incarnation: int = 1, replayed: bool = False
 ) -> Received:
     """A message of the application, `s.1` for the first of s."""
-    message = Envelope(source, target, Incarnation(life), seq, index, APP, {}, f"{source}.{seq}")
+    message = Envelope(source, target, Incarnation(incarnation), seq, index, APP, {}, f"{source}.{seq}")
     return Received(channel_between(source, target), message, replayed)
 
 
-def control_message(source: ProcessId, target: ProcessId, kind: str, life: int = 1, **body: Json) -> Received:
+def control_message(source: ProcessId, target: ProcessId, kind: str, incarnation: int = 1, **body: Json) -> Received:
     """A message of the protocol."""
-    return Received(control_between(source, target), Envelope(source, target, Incarnation(life), 0, 0, kind, {}, body))
+    return Received(
+        control_between(source, target), Envelope(source, target, Incarnation(incarnation), 0, 0, kind, {}, body)
+    )
 
 
 def all_of(kind: type[EffectT], effects: Iterable[Effect]) -> list[EffectT]:

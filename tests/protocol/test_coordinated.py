@@ -216,12 +216,12 @@ def test_an_abort_that_overtakes_its_request_is_remembered() -> None:
     assert body(machine.handle(request()))["agreed"] is False  # type: ignore[index,arg-type]
 
 
-@pytest.mark.parametrize(("heard", "asked_for"), [("k/1/2", "k/1/1"), ("k/1/10", "k/1/9"), ("k/2/1", "k/1/7")])
-def test_an_initiators_older_instances_end_with_a_newer_one(heard: str, asked_for: str) -> None:
+@pytest.mark.parametrize(("aborted", "requested"), [("k/1/2", "k/1/1"), ("k/1/10", "k/1/9"), ("k/2/1", "k/1/7")])
+def test_an_initiators_older_instances_end_with_a_newer_one(aborted: str, requested: str) -> None:
     machine = participant()
-    machine.handle(decide(make=False, instance=heard))  # type: ignore[arg-type]
+    machine.handle(decide(make=False, instance=aborted))  # type: ignore[arg-type]
 
-    assert body(machine.handle(request(asked_for)))["agreed"] is False  # type: ignore[index,arg-type]
+    assert body(machine.handle(request(requested)))["agreed"] is False  # type: ignore[index,arg-type]
 
 
 def test_an_older_abort_does_not_hide_a_newer_one() -> None:

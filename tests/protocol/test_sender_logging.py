@@ -67,8 +67,8 @@ def sender(options: dict[str, Json] | None = None) -> SenderLoggingWorker:
     return machine
 
 
-def ack(seq: int = 1, rsn: int = 7, life: int = 1) -> object:
-    return control_message(J, S, "ack", life, channel=S_TO_J, seq=seq, rsn=rsn)
+def ack(seq: int = 1, rsn: int = 7, incarnation: int = 1) -> object:
+    return control_message(J, S, "ack", incarnation, channel=S_TO_J, seq=seq, rsn=rsn)
 
 
 def ackack(rsn: int) -> object:
@@ -296,10 +296,10 @@ def test_a_number_waits_for_the_message_to_be_sent_again_unless_the_stable_log_h
 
     forgot = SenderLoggingWorker(birth(S, table=table))
     forgot.handle(START)
-    assert all_of(Drop, forgot.handle(ack(life=2)))  # type: ignore[arg-type]
+    assert all_of(Drop, forgot.handle(ack(incarnation=2)))  # type: ignore[arg-type]
     knows = SenderLoggingWorker(birth(S, records=records, table=table))
     knows.handle(START)
-    assert answers_in(knows.handle(ack(life=2))) == [("ackack", {"rsn": 7})]  # type: ignore[arg-type]
+    assert answers_in(knows.handle(ack(incarnation=2))) == [("ackack", {"rsn": 7})]  # type: ignore[arg-type]
 
 
 def _record_of(machine: SenderLoggingWorker) -> Record:
@@ -326,9 +326,9 @@ def test_a_number_that_a_recovery_undid_is_erased() -> None:
     assert only(Erase, effects).keys == (log_key(S_TO_J, 1, 7),)
 
 
-@pytest.mark.parametrize(("row", "stands"), [({J: Epoch(7)}, False), ({J: Epoch(8)}, True), ({K: Epoch(1)}, True)])
-def test_a_receipt_is_valid_until_a_recovery_restores_an_earlier_epoch(row: dict[object, Epoch], stands: bool) -> None:
-    assert is_receipt(J, 7, FIRST, {SECOND: row}) is stands  # type: ignore[dict-item]
+@pytest.mark.parametrize(("row", "valid"), [({J: Epoch(7)}, False), ({J: Epoch(8)}, True), ({K: Epoch(1)}, True)])
+def test_a_receipt_is_valid_until_a_recovery_restores_an_earlier_epoch(row: dict[object, Epoch], valid: bool) -> None:
+    assert is_receipt(J, 7, FIRST, {SECOND: row}) is valid  # type: ignore[dict-item]
     assert is_receipt(J, 7, SECOND, {SECOND: row})  # type: ignore[dict-item]
     assert not is_receipt(J, 7, FIRST, {SECOND: Epoch(7)})
 
@@ -352,7 +352,7 @@ def test_messages_of_a_failed_sender_are_taken_from_its_new_incarnation() -> Non
 
     assert all_of(Drop, machine.handle(START))[0].event == app(S, J, 2)
     assert all_of(Drop, machine.handle(app(S, J, 1)))
-    assert events(machine.handle(app(S, J, 1, life=2))) == [app(S, J, 1, life=2)]
+    assert events(machine.handle(app(S, J, 1, incarnation=2))) == [app(S, J, 1, incarnation=2)]
 
 
 def failure(logs: dict[object, Record], failed: set[object], durable: Records | None = None) -> Failure:

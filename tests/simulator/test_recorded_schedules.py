@@ -58,17 +58,17 @@ def changed(lines: list[dict], number: int, **fields: object) -> str:
 def test_any_change_of_a_file_is_found(tmp_path: Path) -> None:
     _, found = recorded("epochs", 5, tmp_path)
     lines = [json.loads(line) for line in found.as_text().splitlines()]
-    file, told = tmp_path / "other.jsonl", next(n for n, line in enumerate(lines[1:], 2) if line["moments"])
+    file, first = tmp_path / "other.jsonl", next(n for n, line in enumerate(lines[1:], 2) if line["moments"])
 
     def typed_errors_at(text: str) -> str:
         file.write_text(text)
         return difference(read_recording(file)) or "nothing"
 
-    another = [[*lines[told - 1]["moments"][0][:3], "another label", -1]]
-    assert typed_errors_at(changed(lines, told, moments=another)).startswith(f"line {told}:")
+    another = [[*lines[first - 1]["moments"][0][:3], "another label", -1]]
+    assert typed_errors_at(changed(lines, first, moments=another)).startswith(f"line {first}:")
     assert typed_errors_at(changed(lines, len(lines), error="Orphan: never")).startswith(f"line {len(lines)}:")
     assert typed_errors_at(changed(lines, 1, protocol="markers")).startswith("line ")
-    assert "NotPossible" in typed_errors_at(changed(lines, told, choice=["crash", "nobody"], moments=[]))
+    assert "NotPossible" in typed_errors_at(changed(lines, first, choice=["crash", "nobody"], moments=[]))
     assert typed_errors_at(changed([*lines[:-2], lines[-1]], 0)).startswith("line ")
     assert typed_errors_at(changed(lines, 0)) == "nothing"
 
@@ -107,11 +107,13 @@ def test_a_custom_graph_is_in_the_file(tmp_path: Path) -> None:
 def test_the_command_replays_its_recording(tmp_path: Path, capsys: Captured) -> None:
     file = str(tmp_path / "run.jsonl")
     assert exit_code(("simulate", "-p", "coordinated", "-g", "cycle", "--seed", "4", "--record", file)) == 0
-    told = capsys.readouterr().out
+    recorded_output = capsys.readouterr().out
 
     assert exit_code(("simulate", "--replay", file, "--diagram", str(tmp_path / "run.svg"))) == 0
     again = capsys.readouterr().out
-    steps = [[line for line in each.splitlines() if line[:5].strip().isdecimal()][:10] for each in (told, again)]
+    steps = [
+        [line for line in each.splitlines() if line[:5].strip().isdecimal()][:10] for each in (recorded_output, again)
+    ]
     assert steps[0] == steps[1] != []
     assert "all as recorded" in again
     assert (tmp_path / "run.svg").read_text().startswith("<svg")
