@@ -42,7 +42,7 @@ EVENTS = {
 
 class Slow(RunListener):
     def __init__(self):
-        self.heard, self.free, self.began = [], threading.Event(), threading.Event()
+        self.received, self.free, self.began = [], threading.Event(), threading.Event()
 
     def __getattribute__(self, name):
         if not name.startswith("on"):
@@ -51,7 +51,7 @@ class Slow(RunListener):
         def hear(event):
             self.began.set()
             assert self.free.wait(WAIT_S)
-            self.heard.append((name, event))
+            self.received.append((name, event))
             if name == "onLag":
                 raise ConnectionError("the catalogue is away")
 
@@ -66,7 +66,7 @@ def test_every_kind_of_event_is_passed_on_in_order_and_an_error_ends_nothing():
     for name, event in EVENTS.items():
         getattr(aside, name)(event)
     assert aside.drained(WAIT_S)
-    assert listener.heard == list(EVENTS.items())
+    assert listener.received == list(EVENTS.items())
     assert {name for name in vars(RunListener) if name.startswith("on")} == EVENTS.keys()
 
 
@@ -81,7 +81,7 @@ def test_a_slow_listener_does_not_block_and_loses_events_above_the_limit(caplog)
             aside.onEpochCommitted(EPOCH)
     listener.free.set()
     assert aside.drained(WAIT_S)
-    assert [name for name, _ in listener.heard].count("onEpochCommitted") == 2
+    assert [name for name, _ in listener.received].count("onEpochCommitted") == 2
     assert "events left out" in caplog.text
 
 
@@ -93,7 +93,7 @@ def test_events_before_the_end_are_delivered_before_the_run_is_over():
     aside.start()
     aside.onIncarnationEnded(LIFE)
     aside.close()
-    assert [name for name, _ in listener.heard] == ["onIncarnationStarted", "onIncarnationEnded"]
+    assert [name for name, _ in listener.received] == ["onIncarnationStarted", "onIncarnationEnded"]
 
 
 def test_closing_a_listener_that_never_started_does_not_wait():

@@ -166,10 +166,10 @@ def test_java_must_be_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("program", "told"), [("#!/bin/sh\nexec sleep 60\n", "no version within"), ("no program", "cannot be run")]
+    ("program", "message"), [("#!/bin/sh\nexec sleep 60\n", "no version within"), ("no program", "cannot be run")]
 )
 def test_a_java_that_does_not_answer_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, message: str
 ) -> None:
     _fake_java(tmp_path, "")
     (tmp_path / "bin" / "java").write_text(program)
@@ -177,7 +177,7 @@ def test_a_java_that_does_not_answer_is_reported(
     monkeypatch.setattr(jars, "VERSION_TIMEOUT_S", 0.01)
     jars.find_java.cache_clear()
     try:
-        with pytest.raises(EnvironmentUnfit, match=told):
+        with pytest.raises(EnvironmentUnfit, match=message):
             jars.find_java()
     finally:
         jars.find_java.cache_clear()

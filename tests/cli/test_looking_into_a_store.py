@@ -173,7 +173,7 @@ def test_numbers_of_epochs_and_incarnations_are_printed_as_commands_accept_them(
     assert [cell(value) for value in (Id(12_345), 12_345, None)] == ["12345", "12,345", "-"]
 
 
-def test_a_store_without_epochs_says_so(command, tmp_path):
+def test_a_store_without_epochs_is_listed_as_empty(command, tmp_path):
     world = World(tmp_path / "store")
     world.begin()
     text = command("list", uri(world)).out

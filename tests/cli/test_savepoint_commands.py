@@ -13,7 +13,7 @@ def test_a_savepoint_keeps_the_newest_epoch_by_default(command, world):
     assert world.begin(restore="first").manifest.epoch == 1
 
 
-def test_a_dropped_savepoint_is_gone(command, world):
+def test_a_dropped_savepoint_leaves_the_log(command, world):
     store = world.store.location.uri
     command("savepoint", "add", store, "x")
 

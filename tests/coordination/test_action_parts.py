@@ -29,7 +29,7 @@ def test_snapshots_are_those_of_the_task_that_took_longest_for_them_not_of_all_t
 
 
 @pytest.mark.parametrize("off_ms", [0, -5000, 150, 5000])
-def test_parts_add_up_to_the_action_when_the_tasks_clock_is_another_one(off_ms):
+def test_parts_add_up_to_the_action_with_another_clock_of_the_tasks(off_ms):
     tasks = [task(0, 1130 + off_ms, 1300 + off_ms, 500.0)]
     parts = action_parts_ms([*tasks, action()])
     assert sum(parts.values()) == 400

@@ -284,7 +284,7 @@ def test_sinks_and_stores_do_not_share_markers(table: Path) -> None:
     assert ids(table) == [1, 1, 1]
 
 
-def test_partition_values_reach_the_log_as_tasks_laid_them_out(tmp_path: Path) -> None:
+def test_partition_values_reach_the_log_as_tasks_wrote_them(tmp_path: Path) -> None:
     table = tmp_path / "table"
     columns = pa.schema([("id", pa.int64()), ("city", pa.string())])
     DeltaTable.create(str(table), schema=Schema.from_arrow(columns), partition_by=["city"])
@@ -308,7 +308,7 @@ def test_of_all_partition_texts_only_the_empty_one_is_read_as_null(tmp_path: Pat
     assert row == {"id": 1, "region": text or None}
 
 
-def test_a_staged_file_that_is_gone_never_reaches_the_log(table: Path) -> None:
+def test_a_missing_staged_file_never_reaches_the_log(table: Path) -> None:
     files = [stage(table, {"id": [1]}), stage(table, {"id": [2]})]
     (table / files[1].path).unlink()
 

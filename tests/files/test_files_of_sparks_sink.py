@@ -91,7 +91,7 @@ def test_every_committed_batch_counts_also_after_compaction(sink: Sink) -> None:
     assert names(sink) == [f"part-{batch:02}.csv" for batch in range(25)]
 
 
-def test_a_reader_that_fell_behind_a_compaction_misses_nothing(sink: Sink) -> None:
+def test_a_reader_slower_than_a_compaction_misses_no_file(sink: Sink) -> None:
     directory = Directory(str(sink.folder))
     sink.commit(sink.write("part-0.csv"))
     directory.files()

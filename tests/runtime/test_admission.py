@@ -24,7 +24,7 @@ def admission(short_ms=SHORT_MS, **sources):
     return found
 
 
-def test_a_job_that_is_behind_reads_few_rows_first_and_then_as_configured():
+def test_a_job_with_a_backlog_reads_few_rows_first_and_then_as_configured():
     found = Admission({"own": Limited(1_500_000), "none": Limited(), "less": Limited(10), "unlimited": object()}, None)
     assert {name: source.rows_per_batch for name, source in found.small().items()} == dict.fromkeys(
         ("own", "none"), FIRST_BATCH_ROWS
@@ -65,7 +65,7 @@ def test_a_limit_ends_at_the_configured_one():
     assert found.after_batch({"rows": 300_000, "other": 300_000}, 400) == {"rows": 600_000, "other": 750_000}
 
 
-def test_a_batch_that_is_slow_whatever_it_reads_still_reads_some_rows():
+def test_a_batch_that_is_slow_for_any_input_still_reads_some_rows():
     assert admission(rows=Limited()).after_batch({"rows": 30}, 60_000) == {"rows": FIRST_BATCH_ROWS}
 
 

@@ -83,7 +83,7 @@ def test_the_page_of_a_program_shows_all_its_stages(tmp_path):
 
 
 @pytest.mark.parametrize("address", ["here", "127.0.0.1:", ":4141", "127.0.0.1:99999"])
-def test_an_address_that_is_none_is_refused_at_the_start(with_companions, address):
+def test_an_invalid_page_address_is_refused_at_the_start(with_companions, address):
     with pytest.raises(ConfigInvalid, match="no address for the page"):
         with_companions(ui=address)
 

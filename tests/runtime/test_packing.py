@@ -52,7 +52,7 @@ def frames_of(batches, group):
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=30), max_size=6), st.integers(1, 40), st.integers(1, 3))
-def test_each_group_gets_its_rows_back_in_order_of_arrival_whatever_the_shuffle_does(batches, flush, tasks):
+def test_each_group_gets_its_rows_in_order_of_arrival_after_any_shuffle(batches, flush, tasks):
     packed, arrived = [], {group: [] for group in range(4)}
     for task in range(tasks):
         start, mine = 0, []
@@ -131,7 +131,7 @@ def test_key_groups_beyond_sixteen_bits_keep_apart():
     assert batch.column("ckpt_shuffle_key").to_pylist() == [4464, 70000]
 
 
-def test_the_task_id_may_be_asked_for_late():
+def test_the_task_id_may_be_read_late():
     (batch,) = pack(iter([rows_of([0, 1])]), lambda: 9, KEY_GROUPS)
     assert batch.column("ckpt_tag").to_pylist() == [9 << 32, (9 << 32) + 1]
 

@@ -148,7 +148,7 @@ def test_a_publisher_that_failed_is_closed_and_replaced(lane_of):
 
 
 @pytest.mark.parametrize("error", [Fenced("newer"), PublishConflict("marker")])
-def test_an_error_that_is_final_says_so(lane_of, error):
+def test_a_final_error_is_reported_as_final(lane_of, error):
     outcome = lane_of(error).publish(1)
     assert outcome.error is error
     assert not outcome.error.retriable

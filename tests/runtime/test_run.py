@@ -108,7 +108,7 @@ def test_a_fence_ends_the_run_at_once(bench):
     assert len(bench.incarnations) == 2
 
 
-def test_a_zombie_ends_as_fenced_whatever_its_query_died_of(bench):
+def test_a_zombie_ends_as_fenced_for_any_failure_of_its_query(bench):
     def replaced():
         other = Store.open(str(bench.folder / "store"), JOB).log
         other.begin_incarnation(supervisor_module.current_holder(JOB), "latest", 600_000, takeover=True)

@@ -128,7 +128,7 @@ def live(folder, seed=0, epochs=60):
     return job
 
 
-def test_a_deleted_key_returns_for_no_reader_whatever_the_number_of_tasks(tmp_path):
+def test_a_deleted_key_returns_for_no_reader_with_any_number_of_tasks(tmp_path):
     job = live(tmp_path)
     assert all(file in chain_of(job.files, group) for file in job.files for group in file.key_groups)
     assert len(job.files) < 60, "full files have replaced others"
@@ -241,7 +241,7 @@ def test_tasks_take_turns_with_full_snapshots():
     assert epochs == [9, 10, 11, 12]
 
 
-def test_the_text_of_a_marker_asks_exactly_the_groups_of_each_operator():
+def test_the_text_of_a_marker_has_exactly_the_groups_of_each_operator():
     rng = random.Random(0)
     for _ in range(50):
         wanted = {name: frozenset(rng.sample(range(40), rng.randint(0, 9))) for name in ("op", "two")}
@@ -271,9 +271,7 @@ def test_a_deleted_key_stays_deleted_although_a_barrier_has_connected_its_group_
 
 
 @pytest.mark.parametrize("is_asked_again", [True, pytest.param(False, id="planted: they are not asked again")])
-def test_a_deleted_key_stays_deleted_although_tasks_missed_the_barrier_that_asked_for_full_files(
-    tmp_path, is_asked_again
-):
+def test_a_deleted_key_stays_deleted_although_tasks_missed_the_barrier_of_full_files(tmp_path, is_asked_again):
     job, home = Job(tmp_path), crc32(NAMES[0].encode()) % GROUPS
     while not job.builder.due_for_full(job.after):
         job.run(dict.fromkeys(NAMES, 7))  # one task: its files connect all key groups

@@ -37,5 +37,5 @@ def test_packed_rows_go_by_their_groups_shuffle_key():
 
 
 @pytest.mark.parametrize("tasks", [1, 3])
-def test_fewer_key_groups_than_tasks_leave_tasks_idle_and_nothing_else(tasks):
+def test_fewer_key_groups_than_tasks_only_leave_tasks_idle(tasks):
     assert [task_of(key, tasks) for key in shuffle_keys(1, tasks)] == [0]

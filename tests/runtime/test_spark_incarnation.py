@@ -667,7 +667,7 @@ def test_sparks_checkpoints_of_ended_incarnations_are_removed(bench):
     assert runs == ["3"]
 
 
-def test_a_driver_that_is_asked_to_hand_over_takes_a_final_epoch_and_ends(bench_of):
+def test_a_driver_with_a_handover_request_takes_a_final_epoch_and_ends(bench_of):
     bench = bench_of(lease="300 ms")
     incarnation = bench.begin()
     bench.store.reopened().log.ask_handover(1)

@@ -161,7 +161,7 @@ def test_a_stage_that_cannot_start_stops_those_before_it(stores):
         started(stores, second=GraphInvalid("no"))
 
 
-def test_each_stage_stops_when_a_later_one_cannot_start_whatever_the_others_end_with(stores):
+def test_each_stage_stops_when_a_later_one_cannot_start_for_any_other_errors(stores):
     runs = {}
 
     class Failing(FakeRun):

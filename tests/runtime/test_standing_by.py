@@ -209,20 +209,20 @@ def test_a_standby_waits_until_a_restore_of_several_stores_is_over(bench, elsewh
 
 
 def test_listeners_receive_the_events_of_a_standby(bench, elsewhere):
-    heard = []
+    received = []
 
     class Ear(RunListener):
         def onStandby(self, event):
-            heard.append((event.what, event.lease_of, event.epoch))
+            received.append((event.what, event.lease_of, event.epoch))
 
     elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
     run = waiting(bench, listeners=[Ear()])
     cursors = {"in": {"n": 0}}
     elsewhere.commit_epoch(Manifest(job=JOB, epoch=1, incarnation=1, attempt="a", created_ms=0, cursors=cursors))
-    eventually(lambda: ("follows", 1, 1) in heard, "epoch 1 followed")
+    eventually(lambda: ("follows", 1, 1) in received, "epoch 1 followed")
     elsewhere.release(1)
     taken_over(bench, run)
-    assert [what for what, _, _ in heard] == ["waits", "follows", "takes over"]
+    assert [what for what, _, _ in received] == ["waits", "follows", "takes over"]
     assert run.stop(WAIT_S)
 
 

@@ -97,8 +97,8 @@ def actions(choice: Choice, world: LeaseWorld) -> list[tuple[str, str, int]]:
             terms = world.nodes[ProcessId(name)].outbox
             return [("issue", terms.holder, 0)] if terms else []
         case "land":
-            heard = world.nodes[ProcessId(name)].awake
-            return [("land" if heard else "lost", name, int(arguments[1] or 0))]
+            awake = world.nodes[ProcessId(name)].awake
+            return [("land" if awake else "lost", name, int(arguments[1] or 0))]
         case "returned":
             return [_heard(world, Said(ProcessId(name), int(arguments[1] or 0)))]
         case "answer":

@@ -171,7 +171,7 @@ def test_a_commit_that_vanished_is_a_typed_error(
         recovered(root)
 
 
-def test_a_row_of_an_unknown_kind_asks_for_an_upgrade(
+def test_the_error_of_a_row_of_an_unknown_kind_advises_an_upgrade(
     written: tuple[Path, dict[int, dict[str, int]]], tmp_path: Path
 ) -> None:
     root = tmp_path / "copy"

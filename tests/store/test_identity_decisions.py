@@ -104,7 +104,7 @@ def test_another_table_is_refused_with_both_identities_and_both_remedies():
     assert "--conf spark.ckpt.accept.new.sink=out" in text
 
 
-def test_a_table_that_is_gone_is_refused_before_the_sink_makes_it_again():
+def test_a_deleted_table_is_refused_before_the_sink_creates_it_again():
     with pytest.raises(IdentityChanged, match=r"found: kind delta, path /a, table id \(none yet\)"):
         standing(A, {**A, "table id": ""})
 

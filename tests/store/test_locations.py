@@ -72,7 +72,7 @@ def test_a_write_that_fails_leaves_the_file_that_it_was_to_replace(location: Loc
     assert [info.path for info in location.list()] == ["f.bin"]
 
 
-def test_an_output_that_nobody_closed_leaves_nothing(location: Location) -> None:
+def test_an_unclosed_output_leaves_no_file(location: Location) -> None:
     location.open_output("f.bin").write(b"x")
     gc.collect()
     assert location.list() == []

@@ -223,7 +223,7 @@ def test_files_carry_statistics_to_skip_by(world: World) -> None:
     assert (actions["min.ckpt_epoch"], actions["max.ckpt_epoch"], actions["min.ckpt_key_group"]) == (1, 1, 0)
 
 
-def test_files_of_an_outbox_carry_the_statistics_that_tasks_took(world: World) -> None:
+def test_files_of_an_outbox_have_the_statistics_of_their_tasks(world: World) -> None:
     world.epoch({"a": 1})
     (action,) = pa.table(outbox_table(world).get_add_actions(flatten=True)).to_pylist()
     assert action["num_records"] == 1
