@@ -85,7 +85,8 @@ def oldest_without_gap(commits: Collection[int], newest: int) -> int:
 def actions_in(text: str | bytes, where: str, hint: str) -> list[dict[str, Any]]:
     """Return the actions of a commit, or of a checkpoint in JSON. Raises `LogDamaged`, which names the file `where`."""
     try:
-        lines = (text.decode() if isinstance(text, bytes) else text).splitlines()
+        # Only "\n" ends a line: a text in an action may have U+2028 or U+0085, at which `splitlines` splits.
+        lines = (text.decode() if isinstance(text, bytes) else text).split("\n")
         # One call for all lines: a log has many thousand small commits.
         actions = json.loads(f"[{','.join(line for line in lines if line.strip())}]")
     except ValueError as error:

@@ -72,7 +72,7 @@ def commit_lines(root: Path, version: int) -> list[str]:
     """Return the lines of a commit unchanged. Raises `LogDamaged`."""
     path = root / commit_path(version)
     try:
-        return [line for line in text_of(path).splitlines() if line.strip()]
+        return [line for line in text_of(path).split("\n") if line.strip()]
     except FileNotFoundError:
         raise LogDamaged(f"{path} is missing", hint=_HINT) from None
 

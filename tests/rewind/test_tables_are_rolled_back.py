@@ -8,8 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from rewind_kit import WrittenQuery, planned
+from spark_ckpt_delta.log import filesystem, read_commit
 
 from integration_tests.campaign.rewinds import settings_for
 from integration_tests.rewind.small_lake import checkpoints, history
@@ -20,7 +21,7 @@ from spark_rewind.checkpoint import read_checkpoint
 from spark_rewind.drafting import QueryWish, TableWish, stamp_of, table_draft
 from spark_rewind.shifts import Shift
 from spark_rewind.table_commits import Stamp, commits, refusal
-from spark_rewind.table_content import Content, content_at
+from spark_rewind.table_content import Content, commit_lines, content_at
 from spark_rewind.tables import read_table
 
 PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
@@ -56,6 +57,19 @@ def with_features(*names: str) -> dict:
 )
 def test_a_table_with_an_unsupported_feature_is_refused_by_its_name(now, then, message):
     assert message in (refusal(now, then, []) or "")
+
+
+def test_characters_that_end_a_line_elsewhere_end_no_action_of_a_commit(tmp_path):
+    """Writers leave U+2028 and U+0085 as they are. Python's `splitlines` splits there."""
+    texts = ["a\u2028b", "c\u0085d"]
+    for text in texts:
+        rows = pa.table({"part": [text], "text": [text]})
+        write_deltalake(tmp_path, rows, mode="append", partition_by=["part"])
+    found = [each["partitionValues"]["part"] for each in content_at(tmp_path, 1).files.values()]
+    assert found == texts
+    [read] = read_commit(filesystem(str(tmp_path), {}), 1).commit.bodies("add")
+    assert read["partitionValues"]["part"] == texts[1]
+    assert [len(commit_lines(tmp_path, number)) for number in range(2)] == [4, 2]
 
 
 def test_a_file_that_would_return_with_a_deletion_vector_is_refused():
