@@ -22,7 +22,7 @@ from spark_ckpt.epochs.restore import RESTORING_LINE
 from spark_ckpt.errors import ConfigInvalid, EpochNotFound, StoreInUse
 from spark_ckpt.program_edges.following import position_of
 from spark_ckpt.store.holder import current_holder
-from spark_ckpt.store.proposals import is_held
+from spark_ckpt.store.proposals import is_held, refuse_if_restoring
 from spark_ckpt.store.store import Store
 
 _LEASE_MS = 60_000
@@ -98,13 +98,16 @@ def restore_line(known: StoreLines, line: Line, target: str, fence: bool) -> dic
     for program in left:
         log, epoch = known.stores[program].store.log, line.epochs[program]
         log_state = log.state()
+        refuse_if_restoring(log_state, holder, log.now_ms())
         # Programs that were freed may have changed the line that the target names; a store that was restored stays.
         if _is_own(log_state, name) and (freed or log_state.latest == epoch):
             done[program] = log_state.incarnation
             continue
-        # A try that died holds the lease under this name, and its process may still count as alive.
+        # A try that died holds the lease under this name.
         takes = fence or _is_own(log_state, name)
-        done[program] = log.begin_incarnation(holder, epoch, _LEASE_MS, takeover=takes).incarnation
+        # Without --fence no epoch may be left that came after the line was chosen.
+        ended = None if takes else known.stores[program].log_state.lease_token
+        done[program] = log.begin_incarnation(holder, epoch, _LEASE_MS, takeover=takes, ended=ended).incarnation
     # No lease is freed before all stores are restored: a program that starts earlier could read rows that its sender then undoes.
     # The lease that is freed last says so first. Otherwise a second try would undo epochs of a program that started between.
     last = left[-1]

@@ -61,8 +61,15 @@ def wall_ms() -> int:
 class EpochLog:
     """The epoch log of one job. Thread-safe. `EpochLog.open` creates instances."""
 
-    def __init__(self, table: LogTable, verify: restore.Verify, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        table: LogTable,
+        verify: restore.Verify,
+        now_ms: Callable[[], int],
+        refuse_foreign: Callable[[LogState], None] = lambda log_state: None,
+    ) -> None:
         self._table = table
+        self._refuse_foreign = refuse_foreign
         self.verify = verify
         """Function that checks the files of an epoch before a job continues from it."""
         self._now_ms = now_ms
@@ -96,7 +103,16 @@ class EpochLog:
         table = LogTable.open(location, now_ms, create=create)
         if table is None:
             return None
-        log = cls(table, verify, now_ms)
+
+        def refuse_foreign(log_state: LogState) -> None:
+            if job is not None and (log_state.job, log_state.kind) != (job, kind):
+                raise StoreForeign(
+                    f"this store belongs to {log_state.kind} '{log_state.job}', not to {kind} '{job}'",
+                    store=location.uri,
+                    hint="give another location",
+                )
+
+        log = cls(table, verify, now_ms, refuse_foreign)
         if job is not None and not log.state().store_id:
             # Two processes may create the log at once. The proposal looks again, so that only one store id is
             # appended.
@@ -107,12 +123,8 @@ class EpochLog:
                     else row_of(CreatedRecord(job=job, store_id=str(uuid.uuid4()), kind=kind))
                 )
             )
-        if job is not None and (log.state().job, log.state().kind) != (job, kind):
-            raise StoreForeign(
-                f"this store belongs to {log.state().kind} '{log.state().job}', not to {kind} '{job}'",
-                store=location.uri,
-                hint="give another location",
-            )
+        if job is not None:
+            refuse_foreign(log.state())
         return log
 
     @property
@@ -162,16 +174,14 @@ class EpochLog:
         Returns the `RecoveryPoint`. Committed, unpublished epochs that the restored one does not descend from are
         dropped, see there.
 
-        Raises `StoreInUse` while the lease's holder may be alive, `RewindUnderWay` while a rewind has the store, and
-        `EpochDamaged` for a damaged epoch, with the one to go back to.
+        Raises `StoreInUse` while the lease's holder may be alive, `RewindUnderWay` while a rewind has the store,
+        `StoreForeign` if the store has another owner by now, and `EpochDamaged` for a damaged epoch, with the one to go
+        back to.
         """
         begun: list[RecoveryPoint] = []
 
         def propose(log_state: LogState) -> NewRow:
-            # Refused first, and also after the term of the lease: waiting ends none of these three.
-            proposals.refuse_if_rewinding(log_state, holder)
-            proposals.refuse_if_restoring(log_state, holder)
-            proposals.refuse_if_adopting(log_state, holder)
+            self._refuse_others(log_state, holder)
             if not takeover:
                 proposals.refuse_if_held(log_state, self.own_incarnation, self._now_ms(), ended)
             known = with_taken_back(log_state, taken_back)
@@ -187,6 +197,14 @@ class EpochLog:
             self._own_incarnation = begun[0].incarnation
             self._unanswered.clear()
         return begun[0]
+
+    def _refuse_others(self, log_state: LogState, holder: Holder) -> None:
+        """Raise for a log that another owner, a rewind, a restore or an adoption has. The term of a lease ends none of them."""
+        # A query that waited for its first rows while it was adopted would fence the job.
+        self._refuse_foreign(log_state)
+        proposals.refuse_if_rewinding(log_state, holder)
+        proposals.refuse_if_restoring(log_state, holder, self._now_ms())
+        proposals.refuse_if_adopting(log_state, holder)
 
     def commit_epoch(self, manifest: Manifest, index: int = 0, *, fold: bool = True) -> LogState:
         """Commit an epoch: append its manifest, which also renews the lease. Return the log state before the commit.
@@ -245,18 +263,20 @@ class EpochLog:
         self.append(propose)
         return lost
 
-    def change_owner(self, job: str, kind: Kind) -> None:
+    def change_owner(self, incarnation: int, job: str, kind: Kind) -> None:
         """Make another job or outbox the owner of the store, e.g. the job that an outbox's query becomes.
 
-        The store keeps its id, so markers in sinks stay valid. Only for a caller that holds the lease.
+        The store keeps its id, so markers in sinks stay valid. Raises `Fenced` if a newer incarnation exists.
         """
-        self.append(
-            lambda state: (
-                None
-                if (state.job, state.kind) == (job, kind)
-                else row_of(CreatedRecord(job=job, store_id=state.store_id, kind=kind))
-            )
-        )
+
+        def propose(state: LogState) -> NewRow | None:
+            if (state.job, state.kind) == (job, kind):
+                return None
+            # The driver of the owner may have begun: it could commit nothing to a store that is another's.
+            proposals.fence(state, incarnation)
+            return row_of(CreatedRecord(job=job, store_id=state.store_id, kind=kind))
+
+        self.append(propose)
 
     def add_savepoint(self, name: str, epoch: int) -> None:
         """Name an epoch, so that retention keeps it.

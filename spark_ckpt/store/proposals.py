@@ -81,16 +81,26 @@ def is_restoring(log_state: LogState) -> bool:
     return known is not None and not log_state.is_free and known.name.startswith(RESTORING_LINE)
 
 
-def refuse_if_restoring(log_state: LogState, holder: Holder) -> None:
+def refuse_if_restoring(log_state: LogState, holder: Holder, now_ms: int) -> None:
     """Raise `RestoreUnderWay` while a restore of several stores, other than `holder`, has this one.
 
-    No clock ends it: a start in between would mix epochs of two lines.
+    No clock ends it: a start in between would mix epochs of two lines. Raise `StoreInUse` if the same restore may run in
+    another process (`now_ms`: ms since 1970 UTC): each may have read another line under its name.
     """
     known = log_state.holder
     # The name marks the lease also after its term: the restore may have died between two stores, and is then run again.
-    if known is None or not is_restoring(log_state) or known.name == holder.name:
+    if known is None or not is_restoring(log_state):
         return
     target = known.name.removeprefix(RESTORING_LINE)
+    if known.name == holder.name:
+        if known != holder and is_held(log_state, now_ms):
+            raise StoreInUse(
+                f"another process restores the stores to {target}",
+                holder=known,
+                lease_until=_utc(log_state.lease_expires_ms),
+                hint="wait until it is over; if it was killed, run the same command again once its lease has ended",
+            )
+        return
     raise RestoreUnderWay(
         f"a restore of several stores to {target} has begun and is not over",
         target=target,
@@ -114,12 +124,12 @@ def refuse_if_rewinding(log_state: LogState, holder: Holder) -> None:
 
 def refuse_if_adopting(log_state: LogState, holder: Holder) -> None:
     """Raise `EpochNotFound` while the store of an outbox becomes a job's: the job has no epoch of its own yet."""
-    known = log_state.holder
+    known, newest = log_state.holder, log_state.by_id.get(log_state.latest)
     if known is None or log_state.is_free or known.name != ADOPTING or holder.name == ADOPTING:
         return
     # Before the second "created" row the store is still the outbox's, and its driver may go on: then the adoption
-    # fails.
-    if log_state.kind == "job" and log_state.last:
+    # fails. With an epoch of the job the adoption is done, also if it died before it freed the lease.
+    if log_state.kind == "job" and newest is not None and newest.spark_batch is not None:
         raise EpochNotFound(
             "the query of an outbox was being adopted into this store, and that was not finished",
             adopting=known,

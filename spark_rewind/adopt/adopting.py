@@ -14,10 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, SparkState
 from spark_ckpt.epochs.restore import ADOPTING, LATEST, RecoveryPoint
-from spark_ckpt.errors import AdoptionRefused, CkptError, StoreForeign, StoreOutage
+from spark_ckpt.errors import AdoptionRefused, CkptError, Fenced, StoreForeign, StoreOutage
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.store import proposals
 from spark_ckpt.store.epoch_log import wall_ms
@@ -174,17 +175,20 @@ def _adopt_outbox(request: AdoptRequest, target: AdoptTarget, sessions: Sessions
         manifest = _manifest(taking, target.job, point, snapshots, _kept(taking, store, point.incarnation))
         store.verify(manifest)
         # No driver begins between the two: not the query, whose store this was, and not the job, which has no epoch.
-        store.log.change_owner(target.job, "job")
+        store.log.change_owner(point.incarnation, target.job, "job")
         hit(Failpoint.ADOPTING)
         _commit(store, manifest)
-    except BaseException:
+    except BaseException as error:
         with suppress(CkptError, OSError):
             log_state = store.log.state()
             if log_state.incarnation == point.incarnation:
                 # With the epoch in it the log is the job's: an outbox finds no batch at its end.
                 if log_state.last == point.last:
-                    store.log.change_owner(name, "outbox")
+                    store.log.change_owner(point.incarnation, name, "outbox")
                 store.log.release(point.incarnation)
+        if isinstance(error, Fenced):
+            what = f"a driver of outbox '{name}' began while its query was adopted"
+            raise AdoptionRefused(what, hint="stop the query, then adopt; nothing was changed") from error
         raise
     job = existing_store(target.store, target.storage_options)
     try:
@@ -286,19 +290,25 @@ def _refuse_used(target: AdoptTarget) -> _Before:
     there = location.entries()
     if not there:
         return _Before(empty=True, missing=location.local is not None and not location.local.exists())
-    if "epochs" not in there or not _was_begun(target):
+    log_state = Store.open(target.store, target.job, target.storage_options).log.state() if "epochs" in there else None
+    if log_state is None or not _was_begun(log_state):
+        newest = log_state.by_id.get(log_state.latest) if log_state is not None else None
+        done = newest is not None and newest.reason == "adopt"
         raise StoreForeign(
-            "the store is not empty: a query can be adopted into a new store only",
+            f"a query was adopted into this store already, as epoch {newest.epoch}"
+            if newest is not None and done
+            else "the store is not empty: a query can be adopted into a new store only",
             store=location.uri,
             found=", ".join(there[:5]),
-            hint="give a folder that is empty, or not there yet; nothing was changed",
+            hint=f"start job '{target.job}' with this store; nothing was changed"
+            if done
+            else "give a folder that is empty, or not there yet; nothing was changed",
         )
     return _Before(empty=False)
 
 
-def _was_begun(target: AdoptTarget) -> bool:
+def _was_begun(log_state: LogState) -> bool:
     """Return true for a store that has only an adoption without an epoch."""
-    log_state = Store.open(target.store, target.job, target.storage_options).log.state()
     return log_state.last == 0 and (log_state.holder is None or log_state.holder.name == ADOPTING)
 
 

@@ -28,7 +28,7 @@ def given_back(store: Store) -> None:
     """Make the outbox the owner again, after an adoption that died."""
     log_state = store.log.state()
     if log_state.kind == "job":
-        store.log.change_owner(store.log.manifest(log_state.latest).job, "outbox")
+        store.log.change_owner(log_state.incarnation, store.log.manifest(log_state.latest).job, "outbox")
 
 
 def published(log_state: LogState, checkpoint: QueryCheckpoint) -> bool | None:

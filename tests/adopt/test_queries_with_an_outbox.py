@@ -199,6 +199,54 @@ def test_an_adoption_that_was_killed_runs_again_and_nothing_starts_before(
     assert world.job().log.begin_incarnation(current_holder(JOB), LATEST).manifest.epoch == 6
 
 
+def test_an_adoption_that_was_killed_with_its_epoch_in_the_log_is_done(
+    world: Clicks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as dying, pytest.raises(FailpointHit):
+        dying.setattr(EpochLog, "release", _killed)
+        world.adopt()
+    monkeypatch.setattr(proposals, "provably_dead", lambda holder: holder.name == ADOPTING)
+    with pytest.raises(StoreForeign, match="already, as epoch 6") as again:
+        world.adopt()
+    assert f"start job '{JOB}'" in again.value.hint
+    assert world.job().log.begin_incarnation(current_holder(JOB), LATEST).manifest.epoch == 6
+
+
+def test_a_driver_that_begins_during_an_adoption_keeps_its_store(
+    world: Clicks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verify = Store.verify
+
+    def meanwhile(store: Store, manifest: Manifest) -> None:
+        verify(store, manifest)
+        if manifest.reason == "adopt":
+            world.log().begin_incarnation(current_holder("the query"), LATEST, takeover=True)
+
+    with monkeypatch.context() as racing:
+        racing.setattr(Store, "verify", meanwhile)
+        with pytest.raises(AdoptionRefused, match="began while") as refused:
+            world.adopt()
+    assert "stop the query, then adopt" in refused.value.hint
+    world.log().release(3)
+    assert world.adopt().epoch == 6
+
+
+def test_a_query_that_waited_for_rows_while_it_was_adopted_does_not_fence_the_job(world: Clicks) -> None:
+    waiting = OutboxRun(world.settings())
+    world.adopt()
+    job = world.job().log
+    job.begin_incarnation(current_holder(JOB), LATEST)
+    world.plan(5)
+    with pytest.raises(StoreForeign, match=f"belongs to job '{JOB}'"):
+        waiting.call(Rows(5, [(5, 15)]))
+    job.renew(job.own_incarnation, 1000)
+    waiting.close()
+
+
+def _killed(*arguments: object, **named: object) -> None:
+    raise FailpointHit
+
+
 class _Dead:
     """Replaces `suppress` as in a dead process: it raises at entry, so its body does not run."""
 

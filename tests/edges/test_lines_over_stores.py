@@ -8,8 +8,9 @@ import pytest
 
 from spark_ckpt.epochs.lines import Line, to_target
 from spark_ckpt.errors import ConfigInvalid, EpochNotFound, Fenced, RestoreUnderWay, StoreInUse
+from spark_ckpt.program_edges import line_stores
 from spark_ckpt.program_edges.line_stores import read_stores, restore_line
-from spark_ckpt.store import epoch_log
+from spark_ckpt.store import epoch_log, proposals
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.stage_folder import Stages, record_stages
 from tests.cli.cli_world import CommandLine
@@ -284,6 +285,35 @@ def test_a_restore_that_was_killed_between_stores_blocks_starts_and_continues_wh
         each.begin("latest")
 
 
+def test_two_processes_do_not_restore_to_one_target_at_once(
+    command: CommandLine, trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each may have read another line under the name "latest": a mix of both would be no line.
+    with monkeypatch.context() as other:
+        other.setattr(line_stores, "current_holder", lambda name: ELSEWHERE.model_copy(update={"name": name}))
+        killed_after(trio, "latest", stores=1, monkeypatch=monkeypatch, fence=True)
+    trio.orders.commit()
+    trio.totals.read(trio.orders)
+    trio.totals.commit()
+    refused = command("restore", *trio.uris, "--to", "latest", "--fence")
+    assert refused.code == StoreInUse.exit_code
+    assert "another process restores the stores to latest" in refused.err
+    monkeypatch.setattr(proposals, "provably_dead", lambda holder: holder.host == ELSEWHERE.host)
+    assert command("restore", *trio.uris, "--to", "latest", "--fence").code == 0
+
+
+def test_a_program_that_ran_since_the_line_was_chosen_is_not_restored(trio: Trio) -> None:
+    trio.stop()
+    known = trio.known()
+    line = to_target(known.programs, "orders@2")
+    trio.orders.begin("latest")
+    trio.orders.commit()
+    trio.orders.stop()
+    with pytest.raises(StoreInUse):
+        restore_line(known, line, "orders@2", fence=False)
+    assert trio.orders.store.log.state().latest == 5
+
+
 def test_a_restore_to_another_target_does_not_take_over_a_killed_one(
     command: CommandLine, trio: Trio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,7 +325,12 @@ def test_a_restore_to_another_target_does_not_take_over_a_killed_one(
 
 
 def killed_after(
-    trio: Trio, target: str, stores: int, monkeypatch: pytest.MonkeyPatch, call: str = "begin_incarnation"
+    trio: Trio,
+    target: str,
+    stores: int,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str = "begin_incarnation",
+    fence: bool = False,
 ) -> None:
     """A restore that dies after a call on the logs of the given number of stores."""
     known, reached = trio.known(), []
@@ -312,7 +347,7 @@ def killed_after(
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(epoch_log.EpochLog, call, counting)
-        restore_line(known, to_target(known.programs, target), target, fence=False)
+        restore_line(known, to_target(known.programs, target), target, fence=fence)
 
 
 def test_a_reader_whose_store_was_not_given_is_named(command: CommandLine, trio: Trio) -> None:
