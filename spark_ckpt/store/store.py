@@ -168,8 +168,8 @@ class Store:
     ) -> None:
         """Check that every file of the epoch exists with its recorded size. With `deep`, compare the bytes, too.
 
-        Files staged outside of the store are checked only while the epoch is unpublished. After the publish they belong
-        to the sink.
+        Files staged outside of the store are checked if they are deferred, or while the epoch is unpublished. After the
+        publish they belong to the sink.
 
         - `taken_back`: per sink the newest epoch that it has. Later epochs count as unpublished there.
 
@@ -184,7 +184,8 @@ class Store:
         if manifest.spark_state is not None:
             self.spark_states.verify(manifest.spark_state, deep, epoch=manifest.epoch)
         for sink, output in (*manifest.outputs.items(), *manifest.held.items()):
-            lacks = manifest.epoch > taken_back.get(sink, manifest.epoch)
+            # A job that continues from the epoch publishes its deferred rows, also if the sink has later epochs.
+            lacks = sink in manifest.held or manifest.epoch > taken_back.get(sink, manifest.epoch)
             staged_at = self._staged_at(sink, output.root, manifest.epoch, lacks)
             if staged_at is not None:
                 _verify(staged_at, output.files, deep, epoch=manifest.epoch, sink=sink)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from store_world import OPERATOR, SINK, World
 
-from spark_ckpt.epochs.records import StagedFileRecord, StateFile
+from spark_ckpt.epochs.records import SinkAck, StagedFileRecord, StateFile
 from spark_ckpt.errors import EpochDamaged
 
 Read = Callable[[World], object]
@@ -82,6 +82,14 @@ def test_no_damage_of_a_file_gives_another_answer_and_each_is_found(world: World
     path.write_bytes(whole)
     world.store.verify(manifest, deep=True)
     assert seen == {"damaged": 223}
+
+
+def test_deferred_rows_in_a_tables_folder_are_checked_until_they_are_published(world: World, tmp_path: Path) -> None:
+    manifest = world.store.log.manifest(3)
+    output = manifest.outputs[SINK].model_copy(update={"root": str(tmp_path / "table")})
+    world.store.log.record_acks(manifest.incarnation, [SinkAck(sink=SINK, epoch=3)])
+    with pytest.raises(EpochDamaged, match="missing"):
+        world.store.verify(manifest.model_copy(update={"outputs": {}, "held": {SINK: output}}))
 
 
 def test_a_file_of_unknown_digest_is_checked_by_its_size_and_decoded(world: World) -> None:
