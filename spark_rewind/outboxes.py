@@ -200,6 +200,11 @@ def opened(uri: str) -> Store:
     return store
 
 
+def drop_savepoint(uri: str, name: str) -> None:
+    """Drop a savepoint of an outbox, also if its query has become a job. Raises `StoreForeign`, `EpochNotFound`."""
+    existing_store(uri).log.drop_savepoint(name)
+
+
 def _read(uri: str, queries: Mapping[str, QueryCheckpoint]) -> RewoundOutbox:
     store = opened(uri)
     log_state = store.log.state()
@@ -212,7 +217,8 @@ def _read(uri: str, queries: Mapping[str, QueryCheckpoint]) -> RewoundOutbox:
         known = ", ".join(f"{each.query} ({name})" for name, each in sorted(queries.items()))
         what = f"outbox '{log_state.job}' belongs to query {ids[0]}, which is not in the plan"
         raise ConfigInvalid(what, hint=f"name the checkpoint of that query as well; there are: {known}", store=uri)
-    return RewoundOutbox(uri, store, log_state, tuple(_sinks(store, log_state)), query)
+    # Plans and points are used from other working folders, too.
+    return RewoundOutbox(store.location.uri, store, log_state, tuple(_sinks(store, log_state)), query)
 
 
 def _newest(log_state: LogState) -> int:

@@ -52,7 +52,8 @@ class PinSchedule:
 
         No other pin is due until `pinned`, `passes` or `failed` ends this one.
         """
-        if self._busy or not self._moved or now_ms < self._not_before_ms or not self._is_time(now_ms):
+        waits = 0 < self._not_before_ms - now_ms <= RETRY_MS_MAX
+        if self._busy or not self._moved or waits or not self._is_time(now_ms):
             return False
         self._busy, self._moved = True, False
         return True
@@ -79,7 +80,8 @@ class PinSchedule:
         self._not_before_ms = now_ms + min(self.every_ms, RETRY_MS_MAX)
 
     def _is_time(self, now_ms: int) -> bool:
-        return self.newest_ms is None or now_ms - self.newest_ms >= self.every_ms
+        # A point of the future is of a clock that was set back since: it must not end the pins until then.
+        return self.newest_ms is None or not 0 <= now_ms - self.newest_ms < self.every_ms
 
 
 _log = logging.getLogger(__name__)
@@ -183,7 +185,8 @@ class PinListener(StreamingQueryListener):
 
     def _pin_unless_pinned(self) -> None:
         # another program may have pinned the same queries since: its point is as good
-        now_ms, newest_ms = self._now_ms(), _newest_ms(self._request.into)
+        now_ms = self._now_ms()
+        newest_ms = _newest_ms(self._request.into, now_ms)
         with self._lock:
             if self._schedule.passes(now_ms, newest_ms):
                 return
@@ -199,13 +202,13 @@ class PinListener(StreamingQueryListener):
             self.error = error or self.error
 
 
-def _newest_ms(pins: Path) -> int | None:
-    """Return the time of the newest point without a name, made by any program."""
+def _newest_ms(pins: Path, now_ms: int) -> int | None:
+    """Return the time of the newest point without a name, made by any program until `now_ms`."""
     try:
-        points = kept_points(pins)
+        points = [each.point for each in kept_points(pins) if each.point is not None and each.point.name is None]
     except PinsForeign:
         return None
-    return max((each.point.taken_at_ms for each in points if each.point and each.point.name is None), default=None)
+    return max((each.taken_at_ms for each in points if each.taken_at_ms <= now_ms), default=None)
 
 
 def _tell(taken: Taken) -> None:

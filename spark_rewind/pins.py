@@ -303,11 +303,11 @@ def remove_point(folder: Path) -> None:
 
 
 def _drop_savepoint(outbox: PinnedOutbox) -> None:
-    from spark_rewind.outboxes import opened
+    from spark_rewind.outboxes import drop_savepoint
 
     # a store that is gone, or another one now, holds nothing for the point
     with suppress(StoreForeign, EpochNotFound):
-        opened(outbox.store).log.drop_savepoint(outbox.savepoint)
+        drop_savepoint(outbox.store, outbox.savepoint)
 
 
 def unpin(pins: Path, name: str) -> KeptPoint:

@@ -47,7 +47,8 @@ def plan_rewind(request: RewindRequest, now_ms: int) -> RewindPlan:
     plan can use.
     """
     # Before the checkpoints: a point that is pinned meanwhile would name batches that they do not have yet.
-    points = kept_points(request.pins) if request.pins is not None else []
+    # The plan names folders in the points, and is applied from other working folders, too.
+    points = kept_points(request.pins.absolute()) if request.pins is not None else []
     inputs = read_inputs(request.folders, request.tables, request.declared, points, request.outboxes)
     pinned = named_point(points, request.to)
     target = _target_at(pinned, inputs) if pinned is not None else _target_of(request.to, inputs)

@@ -82,6 +82,17 @@ def test_programs_that_share_a_folder_pin_one_point_per_interval(chain, clock):
     assert len(points_in(chain.pins)) == 1
 
 
+def test_a_clock_that_is_set_back_ends_no_pins(chain, clock):
+    one, other = Listening(chain, clock), Listening(chain, clock)
+    one.progress()
+    clock.ms -= 24 * HOUR_MS
+    for minutes, points in ((0, 2), (59, 2), (60, 3)):
+        clock.ms = NOW_MS - 24 * HOUR_MS + minutes * MINUTE_MS
+        for each in (one, other):
+            each.progress()
+        assert len(points_in(chain.pins)) == points, minutes
+
+
 def test_a_listener_retries_when_another_process_holds_the_lock(chain, clock):
     listening = Listening(chain, clock)
     with held(chain.pins):

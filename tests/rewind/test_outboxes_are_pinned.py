@@ -10,6 +10,7 @@ from outbox_world import World, settings, wanted
 from spark_ckpt import failpoints
 from spark_ckpt.errors import RewindOutOfReach, StoreUnreachable
 from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.store.existing import existing_store
 from spark_ckpt.store.store import Store
 from spark_rewind import outboxes, pins
 from spark_rewind.applying import apply
@@ -121,6 +122,25 @@ def test_a_new_point_is_pinned_while_the_store_of_the_dropped_one_is_unreachable
 
 def _is_away(uri: str) -> Store:
     raise StoreUnreachable(f"{uri} cannot be read")
+
+
+def test_a_point_is_unpinned_in_another_folder_than_it_was_pinned_in(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(world.root)
+    take_pin(PinRequest(world.request("", outboxes=["store"]), world.pins, "good"), 1)
+    monkeypatch.chdir("/")
+    assert report_points(world.pins).points[0].gone == []
+    unpin(world.pins, "good")
+    assert world.log().state().savepoints == {}
+
+
+def test_a_point_of_a_query_that_became_a_job_lets_its_epoch_go(world: World) -> None:
+    pin(world)
+    log = existing_store(world.store).log
+    log.change_owner(log.state().incarnation, "orders", "job")
+    unpin(world.pins, "good")
+    assert log.state().savepoints == {}
 
 
 def test_the_report_names_a_missing_epoch_of_a_point(world: World) -> None:

@@ -38,6 +38,7 @@ from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.store import Store
 from spark_rewind import carrying, outbox_logs, records
 from spark_rewind.applying import apply, undo
+from spark_rewind.pinning import PinRequest, take_pin
 from spark_rewind.planning import RewindRequest, plan_rewind
 
 
@@ -432,3 +433,13 @@ def test_an_outbox_of_another_query_and_a_jobs_store_are_refused(world: World) -
 def test_a_plan_without_the_outbox_names_the_missing_option(world: World) -> None:
     plan = plan_rewind(RewindRequest([str(world.checkpoint)], "q@3", [str(world.gold)]), 0)
     assert plan.tables == [] or any("--outbox STORE" in note for note in plan.notes)
+
+
+def test_a_plan_is_applied_in_another_folder_than_it_was_made_in(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world.root)
+    take_pin(PinRequest(world.request("", outboxes=["store"]), Path("pins"), "now"), 1)
+    world.run(1, wrong=1000)
+    (world.checkpoint / "state/0/0/8.delta").unlink()
+    plan = world.planned("now", outboxes=["store"], pins=Path("pins"))
+    monkeypatch.chdir("/")
+    assert apply(plan, settings()).outboxes[0].base == 8
