@@ -375,11 +375,11 @@ class _Run:
                 self._due.setdefault(manifest.epoch, (manifest, set()))[1].add(sink)
 
     def _check_known(self, sink: str, manifests: Sequence[Manifest]) -> None:
-        rows = [each.epoch for each in manifests if each.outputs[sink].files]
-        if rows and sink not in self._places:
+        # Also without rows: retention would keep an epoch that nothing acknowledges, and all after it, for ever.
+        if sink not in self._places:
             raise ConfigInvalid(
-                f"the outbox has unpublished rows for sink '{sink}', and the program has no such sink",
-                epoch=rows[0],
+                f"the outbox has unpublished epochs for sink '{sink}', and the program has no such sink",
+                epoch=manifests[0].epoch,
                 hint="start the query once with this sink, so that they are published; then take it out",
             )
 
@@ -439,10 +439,8 @@ class _Run:
                     self._last,
                 )
                 for sink in sorted(sinks)
-                if sink in self._places and not self._standing.is_before(sink, epoch)
+                if not self._standing.is_before(sink, epoch)
             }
-            # A sink that left the program gets nothing more. `_check_known` has refused that if rows of it are
-            # unpublished.
             if outputs:
                 return PublishEpoch(epoch, outputs)
             del self._due[epoch]
