@@ -10,7 +10,7 @@ from spark_ckpt_delta import DeltaSink
 from spark_ckpt_files import FilesSource
 
 import spark_ckpt as ckpt
-from integration_tests.survival.driver import QUIET, RECORD, Events, told
+from integration_tests.survival.driver import QUIET, RECORD, Events, with_events
 
 
 def run(options: argparse.Namespace, events: Events) -> int:
@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("--mode", choices=("append", "merge"), default="append")
     parser.add_argument("--available-now", action="store_true")
     options = parser.parse_args()
-    return told(options.events, lambda events: run(options, events))
+    return with_events(options.events, lambda events: run(options, events))
 
 
 if __name__ == "__main__":

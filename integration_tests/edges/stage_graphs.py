@@ -22,7 +22,7 @@ from spark_ckpt_delta import DeltaSink
 from spark_ckpt_files import FilesSource
 
 import spark_ckpt as ckpt
-from integration_tests.survival.driver import QUIET, Events, told
+from integration_tests.survival.driver import QUIET, Events, with_events
 from spark_ckpt.api.stream import Stream
 
 ROW = "k string, v long, hop int, number long, wrong long"
@@ -178,7 +178,7 @@ def main() -> int:
         job.start_stages(options.stages).awaitTermination()
         return 0
 
-    return told(options.events, run)
+    return with_events(options.events, run)
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:

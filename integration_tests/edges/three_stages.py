@@ -20,7 +20,7 @@ from spark_ckpt_files import FilesSource
 
 import spark_ckpt as ckpt
 from integration_tests.edges.two_programs import checked, numbered
-from integration_tests.survival.driver import QUIET, Events, told
+from integration_tests.survival.driver import QUIET, Events, with_events
 
 LAST = "k string, last long, total long, wrong long"
 
@@ -73,7 +73,7 @@ def main() -> int:
         job.start_stages(options.stages, availableNow=options.available_now).awaitTermination()
         return 0
 
-    return told(options.events, run)
+    return with_events(options.events, run)
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -23,7 +23,7 @@ from spark_ckpt_files import FilesSource
 from spark_ckpt_kafka import KafkaSink, KafkaSource
 
 import spark_ckpt as ckpt
-from integration_tests.survival.driver import QUIET, Events, told
+from integration_tests.survival.driver import QUIET, Events, with_events
 from spark_ckpt.api.stream import Stream
 
 
@@ -101,7 +101,7 @@ def main() -> int:
         run_on(spark, options, events)
         return 0
 
-    return told(options.events, run)
+    return with_events(options.events, run)
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""A plain SparkSession for each module, without any jar, in a time zone of its own."""
+"""A plain SparkSession for each module, without any jar, in its own time zone."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def bench(spark: SparkSession, tmp_path: Path) -> Bench:
-    """A job's world: an input folder, a store, output tables."""
+    """Surroundings of a job: an input folder, a store, output tables."""
     return Bench(spark, tmp_path)

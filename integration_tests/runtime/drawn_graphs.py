@@ -1,7 +1,7 @@
 """Graphs drawn at random, as values: built as a job's streams, and computed by plain Python over all rows at once.
 
-A stream's rows are whole numbers from 0 to 6. Which rows an operator puts out depends on how many it saw of each key and on nothing
-else, so a graph's output is one multiset, wherever batches end and whatever order rows come in.
+A stream's rows are whole numbers from 0 to 6. An operator's output depends only on its number of rows per key, so a graph's output
+is one multiset, for any ends of batches and any order of rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Rows = Counter[int]
 
 @dataclass(frozen=True)
 class Step:
-    """A stream made of earlier ones, which go by number: the sources are the first. `argument`: of a filter, a map, a key."""
+    """A stream made of earlier ones, given by number; the sources are the first. `argument`: of a filter, a map, a key."""
 
     verb: str
     inputs: tuple[int, ...]
@@ -38,20 +38,20 @@ class Step:
 
 @dataclass(frozen=True)
 class Graph:
-    """`sinks`: numbers of the streams that end in one or pass one."""
+    """`sinks`: numbers of the streams that end in a sink or pass one."""
 
     steps: tuple[Step, ...]
     sinks: frozenset[int]
 
     def output(self, rows: Mapping[str, list[int]]) -> dict[int, Rows]:
-        """What each sink gets, by the number of its stream."""
+        """Rows of each sink, by the number of its stream."""
         found = [Counter(rows[name]) for name in SOURCES]
         for step in self.steps:
             found.append(_computed(step, [found[number] for number in step.inputs]))
         return {number: found[number] for number in self.sinks}
 
     def build(self, job: ckpt.Job, sources: list[ckpt.Stream], sink: Callable[[str], Sink]) -> None:
-        """The same as streams of a job. A sink is named after its stream."""
+        """Build the graph as streams of a job. A sink is named after its stream."""
         found = list(sources)
         for number, stream in enumerate(found):
             self._sunk(number, stream, sink)
@@ -115,7 +115,7 @@ def _built(job: ckpt.Job, step: Step, inputs: list[ckpt.Stream], name: str) -> c
 
 
 def _counted_down(job: ckpt.Job, first: ckpt.Stream, name: str) -> ckpt.Stream:
-    """Every row goes round until it is 0, one less each time."""
+    """Every row iterates until it is 0, decreased by one each time."""
     loop = job.feedback(name, "v long")
     rows = first.union(loop)
     loop.close(rows.filter("v > 0").select((F.col("v") - 1).alias("v")))
@@ -123,7 +123,7 @@ def _counted_down(job: ckpt.Job, first: ckpt.Stream, name: str) -> ckpt.Stream:
 
 
 def _each_numbered(job: ckpt.Job, first: ckpt.Stream, last: ckpt.Stream, argument: int, name: str) -> ckpt.Stream:
-    """Every row's number among its own input's rows of its key."""
+    """Number every row among the rows of its key in its own input."""
     inputs = {"first": (first, "one"), "last": (last, "other")}
     keyed = {
         each: stream.select((F.col("v") % (argument + 1)).alias(key)).groupBy(key)
@@ -141,7 +141,7 @@ def _each_numbered(job: ckpt.Job, first: ckpt.Stream, last: ckpt.Stream, argumen
 
 @dataclass
 class _Drawing:
-    """What has been drawn so far. A stream behind an operator goes on to one place only, behind an edge to as many as come."""
+    """The graph drawn so far. A stream after an operator has one successor only, a stream after an edge any number."""
 
     steps: list[Step] = field(default_factory=list)
     behind: set[int] = field(default_factory=set)
@@ -164,11 +164,11 @@ class _Drawing:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
-    """Up to six steps. Every stream that goes on nowhere has a sink, and some others."""
+    """Up to six steps. Every stream without a successor has a sink, and so have some others."""
     drawing = _Drawing()
     for _ in range(draw(st.integers(2, 6))):
         verb = draw(st.sampled_from(STEPS))
-        behind = drawing.behind if verb == "loop" else ()  # what goes round is read twice, too
+        behind = drawing.behind if verb == "loop" else ()  # the loop's rows are also read twice
         first = draw(st.sampled_from([number for number in drawing.free if number not in behind]))
         inputs = (first,)
         if verb in TWO_INPUTS:

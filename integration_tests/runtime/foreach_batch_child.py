@@ -1,4 +1,4 @@
-"""A job in a process of its own: totals by key, the whole result into a table, rows into a function that notes its calls."""
+"""A job in its own process: totals by key, the whole result into a table, rows into a function that records its calls."""
 
 from __future__ import annotations
 

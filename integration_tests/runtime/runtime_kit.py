@@ -1,4 +1,4 @@
-"""What the tests of the public API share: input files, a job on them, what came out."""
+"""Shared by the tests of the public API: input files, a job on them, its output."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from spark_ckpt.tasks.rows import arrow_schema
 ZONE = "America/New_York"
 FIRST_S = 1_700_000_000
 ENOUGH_S = 120.0
-"""Longest wait for anything that happens within a few seconds on an idle machine."""
+"""Longest wait for an event that takes a few seconds on an idle machine."""
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import from the tests' folder
 
 
 def some(cases: Mapping[str, object], *in_gate: str) -> list[ParameterSet]:
-    """Return the cases as parameters, those that are not `in_gate` as long tests."""
+    """Return the cases as parameters; those outside of `in_gate` are long tests."""
     return [
         pytest.param(case, id=name, marks=() if name in in_gate else pytest.mark.long) for name, case in cases.items()
     ]
@@ -57,7 +57,7 @@ class Bench:
         return folder
 
     def put(self, *rows: Sequence[object], into: str = "in", schema: str | None = None) -> None:
-        """One more input file. A row is a tuple in the schema's order."""
+        """Write one more input file. A row is a tuple in the schema's order."""
         columns = arrow_schema(StructType.fromDDL(schema or self.schema))
         values = zip(*rows, strict=True) if rows else [()] * len(columns)
         arrays = [pa.array(each, at.type) for each, at in zip(values, columns, strict=True)]
@@ -66,11 +66,11 @@ class Bench:
         pq.write_table(pa.table(arrays, schema=columns), fresh)
         os.utime(
             fresh, (FIRST_S + self.number,) * 2
-        )  # Spark's own source goes by time, and two of the same ms may swap
+        )  # Spark's own source orders files by time, and could swap two files of the same ms
         fresh.rename(self.input(into) / f"{self.number:05}.parquet")
 
     def put_lines(self, *lines: str, into: str = "in") -> None:
-        """One more file of JSON texts."""
+        """Write one more file of JSON texts."""
         self.number += 1
         fresh = self.folder / "fresh"
         fresh.write_text("".join(line + "\n" for line in lines))
@@ -93,7 +93,7 @@ class Bench:
         return Store.open(str(self.folder / "store"), "job")
 
     def rows(self, name: str = "out") -> list[dict[str, object]]:
-        """What a reader of the output table sees, with whatever files it skips."""
+        """Rows that a reader of the output table sees, after file skipping."""
         table = DeltaTable(str(self.folder / name))
         found = QueryBuilder().register("t", table).execute("select * from t").read_all()
         return pa.table(found).to_pylist()
@@ -103,7 +103,7 @@ class Bench:
 
 
 def drain(job: ckpt.Job, restore: str | int = "latest") -> ckpt.Run:
-    """Run to the end of what is there, published."""
+    """Run to the end of the present input, until all is published."""
     run = job.start(restore=restore, availableNow=True)
     assert run.awaitTermination(ENOUGH_S), "the run has not ended"
     return run
@@ -116,7 +116,7 @@ def progress_totals(run: ckpt.Run) -> Mapping[str, int]:
 
 
 class Heard(ckpt.RunListener):
-    """Keeps what it hears; `wait` blocks until something has been heard often enough."""
+    """Keeps the events of a run; `wait` blocks until an event has happened often enough."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, object]] = []
@@ -147,11 +147,11 @@ class Heard(ckpt.RunListener):
 
     def wait(self, what: str, times: int = 1) -> None:
         with self._news:
-            assert self._news.wait_for(lambda: len(self.of(what)) >= times, ENOUGH_S), f"{what} was not heard"
+            assert self._news.wait_for(lambda: len(self.of(what)) >= times, ENOUGH_S), f"no event {what}"
 
 
 def add_up(key, frames, state):
-    """Running total per key: a row per call."""
+    """Running total per key: one row per call."""
     total = (state.get[0] if state.exists else 0) + sum(int(frame["v"].sum()) for frame in frames)
     state.update((total,))
     yield (key[0], total)

@@ -1,5 +1,5 @@
-"""Input files through Spark's own reader, in Java. `FilesSource` starts a Python process for each source of each start,
-which costs more processor time than the batches of most tests; tests of its own are in integration_tests/files.
+"""Input files through Spark's own reader, in Java. `FilesSource` starts a Python process for each source of each start, which
+costs more processor time than the batches of most tests; its own tests are in integration_tests/files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_ckpt.connector import Cursor, Seed
 
 _COMPACTED = 10
-"""Spark's log of files names so many entries in one file."""
+"""Number of entries in one compact file of Spark's log of files."""
 
 
 @dataclass(frozen=True)

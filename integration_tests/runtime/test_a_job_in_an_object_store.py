@@ -1,4 +1,4 @@
-"""A whole job against an S3 server: store, output table, state read back. Tasks get the options, too; nothing shows them."""
+"""A whole job on an S3 server: store, output table, state read back. Tasks get the options too, and no output shows them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rows(uri: str, options: dict[str, str]) -> list[tuple[str, int]]:
 
 
 @pytest.mark.long  # the store itself against such a server: tests/store/test_object_store.py
-def test_a_job_whose_store_and_table_are_in_s3_goes_on_where_it_was(
+def test_a_job_with_store_and_table_in_s3_continues_where_it_was(
     bench: Bench, options: dict[str, str], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     store, table = "s3://bucket/orders/store", "s3://bucket/orders/totals"
@@ -59,9 +59,9 @@ def test_a_job_whose_store_and_table_are_in_s3_goes_on_where_it_was(
     words = [word for name, value in options.items() for word in ("--storage-option", f"{name}={value}")]
     assert exit_code(["doctor", "--store", store, *words]) == 0
     assert exit_code(["show", store, str(epoch), *words]) == 0
-    told = "".join(capfd.readouterr()) + caplog.text
-    assert "of two writers exactly one wins" in told
-    assert SECRET not in told
+    output = "".join(capfd.readouterr()) + caplog.text
+    assert "of two writers exactly one wins" in output
+    assert SECRET not in output
 
 
 def first_and_sums(frame: DataFrame) -> DataFrame:
@@ -72,7 +72,7 @@ def first_and_sums(frame: DataFrame) -> DataFrame:
 
 @pytest.mark.long  # the files of Spark's state against such a server: tests/store/test_object_store.py
 @pytest.mark.parametrize("provider", [HDFS_BACKED, ROCKSDB], ids=["HDFS-backed", "RocksDB"])
-def test_the_state_of_sparks_operators_is_in_s3_and_goes_on(
+def test_the_state_of_sparks_operators_in_s3_continues(
     bench: Bench,
     options: dict[str, str],
     provider: str,
@@ -96,7 +96,7 @@ def test_the_state_of_sparks_operators_is_in_s3_and_goes_on(
     first = run()
     bench.put(("a", 1), ("a", 3), ("z", 100))
     second = run()
-    assert rows(table, options) == [("a", 4), ("b", 2)], "the duplicate of the first run is known"
+    assert rows(table, options) == [("a", 4), ("b", 2)], "the state knows the duplicate of the first run"
     for epoch, keys in ((first, {"a", "b"}), (second, {"z"})):
         kept = ckpt.state_frame(bench.spark, store, "stateStoreSave", epoch, storage_options=options)
         assert {row[0] for row in kept.select("key.k").collect()} == keys

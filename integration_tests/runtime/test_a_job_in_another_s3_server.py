@@ -1,4 +1,4 @@
-"""A job on S3Proxy, a second S3 server, which is killed under it and started again; and what its conditional writes are worth."""
+"""A job on S3Proxy, a second S3 server, which is killed and started again during the job; and a check of its conditional writes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_of_two_writers_of_one_commit_the_second_is_refused_by_the_server(server
 def test_the_doctor_refuses_a_server_that_looks_first_and_writes_then(
     server: S3Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_check, "RACES", 400)  # one race of ten is lost by nobody: it ends with the first one
+    monkeypatch.setattr(store_check, "RACES", 400)  # one race of ten has two winners: the check ends with the first one
     [absent, writes] = store_check.store_findings(f"s3://{BUCKET}/nothing-yet", server.options)
     assert absent.status == "ok"
     assert writes.status == "fail"
@@ -58,7 +58,7 @@ def test_the_doctor_refuses_a_server_that_looks_first_and_writes_then(
 
 
 @pytest.mark.long
-def test_a_job_waits_for_its_killed_server_and_goes_on_exactly(bench: Bench, server: S3Proxy) -> None:
+def test_a_job_waits_for_its_killed_server_and_continues_exactly(bench: Bench, server: S3Proxy) -> None:
     options = server.options
 
     def job() -> ckpt.Job:

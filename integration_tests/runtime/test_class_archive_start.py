@@ -1,6 +1,6 @@
 """A driver really starts from the archive that `spark-ckpt prepare` makes.
 
-It is made where drivers look for it, so that all that start after this test start from it, too.
+The archive is created at the place where drivers look for it, so that all drivers started after this test use it, too.
 """
 
 import subprocess
@@ -20,7 +20,7 @@ assert spark.range(3).count() == 3
 
 
 def inode(path):
-    """0 if there is no such file."""
+    """Inode of a file; 0 if it does not exist."""
     return path.stat().st_ino if path.exists() else 0
 
 
@@ -30,7 +30,7 @@ def test_a_driver_takes_its_classes_from_the_archive(tmp_path):
     log = tmp_path / "classes.log"
     before = inode(class_archive.path())
 
-    assert inode(class_archive.create()) != before, "it is made anew"
+    assert inode(class_archive.create()) != before, "it is created again"
     subprocess.run([sys.executable, "-c", STARTS % log], check=True, timeout=300, cwd=ROOT)
 
     loaded = log.read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Files that rot after the decision: one typed error at once, nothing of them public, and a way out that leads out."""
+"""Damage to files after the commit: one typed error at once, none of their rows is public, and recovery advice that works."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KINDS = ["flipped", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("d
 
 
 class RottingPublisher:
-    """Damages an epoch's first file before the real publisher sees it."""
+    """Damages an epoch's first file before the real publisher reads it."""
 
     def __init__(self, real: Publisher, damage: Callable[[Path], None]) -> None:
         self.real = real
@@ -53,7 +53,7 @@ class RottingPublisher:
 
 
 class RottingSink(DeltaSink):
-    """Files rot between the decision and the publish."""
+    """A sink whose files are damaged between the commit and the publish."""
 
     def __init__(self, table: Path, damage: Callable[[Path], None]) -> None:
         super().__init__(str(table))
@@ -71,7 +71,7 @@ def totals_job(bench: Bench, sink: DeltaSink | None = None) -> ckpt.Job:
 
 @pytest.mark.long  # in the gate: the state's files, below; rows in tests/delta/test_delta_damage.py and on Spark's engine
 @pytest.mark.parametrize("kind", KINDS)
-def test_damaged_rows_of_a_decided_epoch_are_made_again_from_the_sources(bench: Bench, kind: str) -> None:
+def test_damaged_rows_of_a_committed_epoch_are_produced_again_from_the_sources(bench: Bench, kind: str) -> None:
     bench.put(("a", 1))
     drain(totals_job(bench))
     bench.put(("a", 10), ("b", 5))
@@ -83,7 +83,7 @@ def test_damaged_rows_of_a_decided_epoch_are_made_again_from_the_sources(bench: 
 
     with pytest.raises(EpochDamaged) as again:
         drain(totals_job(bench))
-    assert str(again.value) == str(error), "without the way out the next start says the same"
+    assert str(again.value) == str(error), "without the advised action the next start raises the same error"
     assert bench.values() == [("a", 1)]
 
     back = re.search(r"job\.start\(restore=(\d+)\)", error.hint)
@@ -122,5 +122,5 @@ def test_a_damaged_state_file_ends_a_recovery_and_an_older_epoch_begins_one(benc
     whole = re.search(r"newest whole epoch: (\d+)", verified.output)
     assert whole is not None
     assert int(whole[1]) < newest["epoch"]
-    drain(totals_job(bench), restore=whole[1])  # its number as text, as a command line gives it
+    drain(totals_job(bench), restore=whole[1])  # the number as text, as a command line passes it
     assert bench.values() == [("a", 1), ("a", 11), ("a", 11), ("a", 111)]

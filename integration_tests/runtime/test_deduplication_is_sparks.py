@@ -1,4 +1,4 @@
-"""`dropDuplicates` and `dropDuplicatesWithinWatermark` show the rows of Spark's own, and keep as many keys."""
+"""`dropDuplicates` and `dropDuplicatesWithinWatermark` emit the same rows as Spark's own, and keep as many keys."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ SCHEMA = "k string, v double, at timestamp"
 ZERO = dt.datetime(2024, 7, 1, tzinfo=dt.UTC)
 MINUTES = [  # one batch a line; the delay is an hour
     [("a", 0), ("a", 1), ("b", 2), (None, 3)],
-    [("c", 300), ("a", 0), (None, 4)],  # the watermark goes to 240
+    [("c", 300), ("a", 0), (None, 4)],  # the watermark advances to 240
     [("d", 301), ("a", 290)],
     [("late", 2), ("a", 291), ("b", 240), ("b", 241), ("c", None)],
-    [("c", 361), ("late", 241)],  # within the watermark c is forgotten from here on
+    [("c", 361), ("late", 241)],  # within the watermark the state drops c from here on
     [("c", 362), ("c", 363), (None, 400), ("late", 241)],
     [("e", 900)],
     [("a", 901), ("d", 850), ("c", None)],
@@ -40,13 +40,13 @@ def bench(bench: Bench) -> Bench:
 
 
 def sparks(bench: Bench, shape: str, shown: Counter[str]) -> int:
-    """Run Spark's query to the end of what is there, and count its rows in `shown`. Return the keys in its state."""
+    """Run Spark's query to the end of the present input, and count its rows in `shown`. Return the keys in its state."""
     rows = bench.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(bench.input()))
 
     def keep(frame: DataFrame, batch: int) -> None:
         shown.update(f"{row.k} {row.at}" for row in frame.selectExpr("k", "cast(at as long)").collect())
 
-    # the value is read, so that Spark does not prune the plan
+    # the query reads the value, so that Spark does not prune the plan
     query = SHAPES[shape](rows.withWatermark("at", "1 hour")).filter("v >= 0").writeStream.foreachBatch(keep)
     started = (
         query.option("checkpointLocation", str(bench.folder / f"sparks-{shape}")).trigger(availableNow=True).start()
@@ -75,7 +75,7 @@ def test_after_a_watermark_rows_and_state_are_sparks(bench: Bench, shapes: list[
     for batches in (MINUTES[:4], MINUTES[4:]):
         for rows in batches:
             bench.put(*[(k, 1.0, None if at is None else ZERO + dt.timedelta(minutes=at)) for k, at in rows])
-        run = ours(bench, shapes)  # the second ones are restarts
+        run = ours(bench, shapes)  # later runs are restarts
     keys = {shape: sparks(bench, shape, shown[shape]) for shape in shapes}
 
     for shape in shapes:
@@ -94,7 +94,7 @@ def test_without_a_watermark_a_restart_shows_no_row_again(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("subset", ["k", ["none"], [1], []])
-def test_what_is_no_list_of_columns_is_refused(bench: Bench, subset: Any) -> None:
+def test_an_argument_that_is_no_list_of_columns_is_refused(bench: Bench, subset: Any) -> None:
     with pytest.raises(ckpt.CkptError) as refused:
         bench.job().source("in", bench.source()).dropDuplicates(subset)
     assert refused.value.condition == "CKPT_GRAPH_INVALID"

@@ -1,4 +1,4 @@
-"""Any graph, any rows, any batches, a crash anywhere: every sink has what plain Python computes over all rows at once.
+"""Any graph, any rows, any batches, a crash anywhere: every sink has the rows that plain Python computes over all rows at once.
 
 `SPARK_CKPT_DRAWN_GRAPHS=200 pytest integration_tests/runtime/test_drawn_graphs.py` draws more of them.
 """
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(24 * 3600)]
 
 DRAWN = int(os.environ.get("SPARK_CKPT_DRAWN_GRAPHS", "2"))
 MOST_ROWS = 2000
-DRAW = (Phase.explicit, Phase.reuse, Phase.generate)  # every try of a smaller example would take ten seconds
+DRAW = (Phase.explicit, Phase.reuse, Phase.generate)  # each attempt to shrink an example would take ten seconds
 POINTS = [
     "",
     "STAGED:raise",

@@ -1,4 +1,4 @@
-"""An operator behind another one has event time, too, if the column of its input's rows is named."""
+"""An operator after another one also has event time, if its input's rows name the column."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import spark_ckpt as ckpt
 from spark_ckpt.errors import GraphInvalid
 
 pytestmark = pytest.mark.spark
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import from the tests' folder
 
 LASTS_S, WINDOW_S, LAST_S = 10, 20, 10_000
 SECONDS = [100 + 7 * number for number in range(16)]
@@ -27,7 +27,7 @@ def at(second: float) -> dt.datetime:
 
 
 def end(key, frames, state):
-    """A key is over so long after its row, and says when."""
+    """End a key a fixed time after its row, and emit its end."""
     if state.hasTimedOut:
         (over_ms,) = state.get
         state.remove()
@@ -40,7 +40,7 @@ def end(key, frames, state):
 
 
 def counted(bench: Bench) -> ckpt.Run:
-    """Keys that are over, per window of the time at which they are."""
+    """Ended keys per window of their end."""
     job = bench.job(key_groups=3)
     rows = job.source("in", bench.source()).withWatermark("at", "5 seconds")
     ended = rows.groupBy("k").applyInPandasWithState(
@@ -52,7 +52,7 @@ def counted(bench: Bench) -> ckpt.Run:
 
 
 @pytest.mark.long
-def test_what_an_operator_puts_out_at_a_timeout_is_in_time_for_the_next_one_whatever_stops_between(
+def test_rows_of_a_timeout_are_in_time_for_the_next_operator_also_after_a_stop(
     bench: Bench,
 ) -> None:
     bench.schema = "k string, second long, at timestamp"
@@ -60,7 +60,7 @@ def test_what_an_operator_puts_out_at_a_timeout_is_in_time_for_the_next_one_what
         for second in SECONDS[start : start + 4]:
             bench.put((f"k{second}", second, at(second)))
         assert counted(bench).lastProgress["totals"]["late"] == 0
-    for second in (LAST_S, LAST_S + 1):  # the second lets what the first has ended be seen
+    for second in (LAST_S, LAST_S + 1):  # the second one makes the ends visible that the first one caused
         bench.put((f"k{second}", second, at(second)))
         run = counted(bench)
     assert run.lastProgress["totals"]["late"] == 0

@@ -1,4 +1,4 @@
-"""What users of Spark type first: every one is told what it is called here."""
+"""First mistakes of Spark users: each error names the counterpart in this library."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ pytestmark = pytest.mark.spark
         ("withColum", "'withColumn'"),
     ],
 )
-def test_a_name_of_sparks_that_a_stream_lacks_says_what_to_use(bench: Bench, name: str, hint: str) -> None:
+def test_the_error_for_a_name_of_sparks_that_a_stream_lacks_names_the_counterpart(
+    bench: Bench, name: str, hint: str
+) -> None:
     stream = bench.job().source("in", bench.source())
     assert not hasattr(stream, name)
     with pytest.raises(ckpt.CkptError) as missing:
@@ -60,7 +62,9 @@ def test_every_public_name_of_a_dataframe_is_there_or_explained(bench: Bench) ->
 
 
 @pytest.mark.parametrize("name", ["count", "applyInPandas", "transformWithStateInPandas", "pivot", "to"])
-def test_a_name_of_sparks_that_a_grouped_stream_lacks_says_what_to_use(bench: Bench, name: str) -> None:
+def test_the_error_for_a_name_of_sparks_that_a_grouped_stream_lacks_names_the_counterpart(
+    bench: Bench, name: str
+) -> None:
     grouped = bench.job().source("in", bench.source()).groupBy("k")
     with pytest.raises(ckpt.CkptError, match=f"a grouped stream has no '{name}'") as missing:
         getattr(grouped, name)
@@ -70,13 +74,15 @@ def test_a_name_of_sparks_that_a_grouped_stream_lacks_says_what_to_use(bench: Be
 @pytest.mark.parametrize(
     ("name", "hint"), [("readStream", "job.source"), ("writeStream", "to(sink)"), ("stop", "start()")]
 )
-def test_a_name_of_sparks_that_a_job_lacks_says_what_to_use(bench: Bench, name: str, hint: str) -> None:
+def test_the_error_for_a_name_of_sparks_that_a_job_lacks_names_the_counterpart(
+    bench: Bench, name: str, hint: str
+) -> None:
     with pytest.raises(ckpt.CkptError) as missing:
         getattr(bench.job(), name)
     assert hint in missing.value.hint
 
 
-def test_a_name_that_nobody_knows_is_a_plain_attribute_error(bench: Bench) -> None:
+def test_an_unknown_name_is_a_plain_attribute_error(bench: Bench) -> None:
     job = bench.job()
     stream = job.source("in", bench.source())
     for thing in (job, stream, stream.groupBy("k")):
@@ -87,14 +93,14 @@ def test_a_name_that_nobody_knows_is_a_plain_attribute_error(bench: Bench) -> No
 
 
 @pytest.mark.parametrize("given", ["rate", None, Source])
-def test_what_is_no_source_is_refused_by_name(bench: Bench, given: object) -> None:
+def test_a_source_of_a_wrong_type_is_refused_by_name(bench: Bench, given: object) -> None:
     with pytest.raises(ckpt.CkptError, match="is no source") as refused:
         bench.job().source("r", given)
     assert refused.value.condition == "CKPT_SOURCE_INVALID"
     assert "FilesSource" in refused.value.hint
 
 
-def test_what_is_no_sink_is_refused_by_name(bench: Bench) -> None:
+def test_a_sink_of_a_wrong_type_is_refused_by_name(bench: Bench) -> None:
     job = bench.job()
     stream = job.source("in", bench.source())
     with pytest.raises(ckpt.CkptError, match="'delta' is no sink"):
@@ -112,7 +118,7 @@ def test_a_store_at_an_unknown_kind_of_url_is_refused_at_construction(bench: Ben
 
 
 @pytest.mark.parametrize("setting", ["name", "outputMode"])
-def test_an_aggregate_that_is_called_like_a_setting_is_told(bench: Bench, setting: str) -> None:
+def test_an_aggregate_with_the_name_of_a_setting_is_reported(bench: Bench, setting: str) -> None:
     grouped = bench.job().source("in", bench.source()).groupBy("k")
     with pytest.raises(ckpt.CkptError, match="'name' and 'outputMode' are settings, no aggregates") as refused:
         grouped.agg(**{setting: ckpt.count()})  # type: ignore[arg-type]
@@ -140,7 +146,7 @@ def wrong_mode(grouped: Any) -> object:
         (wrong_mode, "'update'"),
     ],
 )
-def test_a_mistake_with_aggregates_says_what_to_write(
+def test_the_error_for_a_wrong_aggregate_names_the_correction(
     bench: Bench, mistake: Callable[[Any], object], advice: str
 ) -> None:
     grouped = bench.job().source("in", bench.source()).groupBy("k")
@@ -184,7 +190,7 @@ def two_sources(bench: Bench) -> object:
         (lambda bench: bench.job().start(), "GRAPH_INVALID", "to("),
     ],
 )
-def test_a_mistake_in_a_graph_says_what_to_write(
+def test_the_error_for_a_wrong_graph_names_the_correction(
     bench: Bench, mistake: Callable[[Bench], object], condition: str, advice: str
 ) -> None:
     with pytest.raises(ckpt.CkptError) as refused:
@@ -193,7 +199,7 @@ def test_a_mistake_in_a_graph_says_what_to_write(
     assert advice in f"{refused.value.what} {refused.value.hint}"
 
 
-def test_functions_of_spark_give_what_they_give_in_spark(bench: Bench) -> None:
+def test_functions_of_spark_have_sparks_results(bench: Bench) -> None:
     names = [name for name in ckpt.__all__ if hasattr(aggregations, name) and hasattr(F, name)]
     of_spark = {name: getattr(F, name)("v") for name in names} | {
         "rows": F.count("*"), "newest": F.last("v", ignorenulls=True), "oldest": F.first("v", ignorenulls=True),

@@ -1,5 +1,5 @@
-"""A function gets every row of every epoch; called again, it gets the same number and equal rows. A whole result is published
-once per epoch, also when the driver dies between staging and the publish.
+"""A function gets every row of every epoch; a repeated call has the same number and equal rows. A whole result is published once
+per epoch, even if the driver dies between staging and the publish.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def judge(calls: Iterable[Call], rows: Iterable[Sequence[object]]) -> Counter[in
     seen: dict[int, Sequence[Sequence[object]]] = {}
     times: Counter[int] = Counter()
     for epoch, found in calls:
-        assert seen.setdefault(epoch, found) == found, f"epoch {epoch} has other rows when it is called again"
+        assert seen.setdefault(epoch, found) == found, f"a repeated call for epoch {epoch} has other rows"
         times[epoch] += 1
     assert Counter(tuple(row) for found in seen.values() for row in found) == Counter(map(tuple, rows))
     return times
@@ -86,7 +86,7 @@ def test_a_function_of_other_arguments_is_refused(bench: Bench) -> None:
 
 
 def test_a_sorted_whole_result_keeps_its_order(bench: Bench) -> None:
-    """The tasks of a sort leave its rows from file to file. Spark reads the largest file of a frame first."""
+    """Tasks of a sort leave its rows in consecutive files. Spark reads the largest file of a frame first."""
     seen: list[int] = []
     sink = ForeachBatchSink(lambda frame, _: seen.extend(row.v for row in frame.collect()))
     sink.stage(StructType().add("v", "long"))
@@ -110,11 +110,11 @@ DEATHS = (
     {"SPARK_CKPT_FAILPOINT": "PUBLISH_COMMITTED:kill"},
     {"DIES_IN_FUNCTION": "yes"},
 )
-"""Staged, not committed; one of the sinks done, nobody told; at the end of a call."""
+"""Staged and uncommitted; one sink published, before its acknowledgement; at the end of a call."""
 
 
 @pytest.mark.long  # in the gate: the next test, where it fails instead
-def test_a_killed_driver_calls_again_and_publishes_one_whole_result_per_epoch(bench: Bench) -> None:
+def test_after_a_kill_the_function_is_called_again_and_each_epoch_has_one_whole_result(bench: Bench) -> None:
     given: list[Sequence[object]] = []
     for number, death in enumerate([*DEATHS, {}]):
         for rows in ([("a", number), ("b", 1)], [("a", 10 + number), (f"k{number}", 1)]):

@@ -1,4 +1,4 @@
-"""Several operators in one job: one cut holds all of them, whatever the batches are, and every input has its own position."""
+"""Several operators in one job: one cut holds all of them, for any batches, and every input has its own position."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from spark_ckpt.epochs.records import StateFile
 from spark_ckpt.errors import GraphInvalid
 
 pytestmark = pytest.mark.spark
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import from the tests' folder
 
 Rows = list[tuple[str, int]]
 
@@ -43,7 +43,7 @@ ROWS: Rows = [(f"k{number % 7}", number) for number in range(60)]
 
 
 @pytest.mark.long  # in the gate: integration_tests/survival/test_graphs_survive.py
-def test_three_operators_one_behind_another_continue_together_where_the_last_run_stopped(bench: Bench) -> None:
+def test_three_operators_in_a_row_continue_together_where_the_last_run_stopped(bench: Bench) -> None:
     for start in range(0, 60, 20):
         bench.put(*ROWS[start : start + 20])
         drain(chained(bench))
@@ -52,7 +52,7 @@ def test_three_operators_one_behind_another_continue_together_where_the_last_run
 
 
 @pytest.mark.long  # in the gate: judge_restores in tests/simulator/test_spark_edges.py
-def test_an_older_epoch_takes_every_operator_back_with_it(bench: Bench) -> None:
+def test_a_restore_of_an_older_epoch_restores_every_operator(bench: Bench) -> None:
     bench.put(*ROWS[:25])
     before = drain(chained(bench)).epochs()[-1].epoch
     seen = bench.rows()
@@ -63,7 +63,7 @@ def test_an_older_epoch_takes_every_operator_back_with_it(bench: Bench) -> None:
     drain(chained(bench), restore=before)
 
     again = Counter(map(repr, bench.rows())) - Counter(map(repr, later))
-    assert again == Counter(map(repr, later)) - Counter(map(repr, seen)), "the rows behind the epoch, once more"
+    assert again == Counter(map(repr, later)) - Counter(map(repr, seen)), "the rows after the epoch, once more"
 
 
 def test_an_epoch_holds_the_state_of_every_operator_and_the_command_line_reads_it(
@@ -86,7 +86,7 @@ def test_an_epoch_holds_the_state_of_every_operator_and_the_command_line_reads_i
 
 
 @pytest.mark.long  # in the gate: test_one_stream_feeds_several_operators_and_sinks_that_all_see_each_row_once
-def test_a_function_per_key_reads_what_another_one_puts_out(bench: Bench) -> None:
+def test_a_function_per_key_reads_the_output_of_another_one(bench: Bench) -> None:
     job = bench.job()
     first = totals(job.source("in", bench.source()), "first")
     renamed = first.select(F.lit("all").alias("k"), F.col("total").alias("v"))
@@ -103,7 +103,7 @@ def test_a_function_per_key_reads_what_another_one_puts_out(bench: Bench) -> Non
 
 
 def joined(bench: Bench) -> ckpt.Job:
-    """Two inputs, an operator each, and one that reads both operators' outputs and a third input."""
+    """Two inputs, an operator each, and one that reads the outputs of both operators and a third input."""
     job = bench.job()
     left = counting(job.source("left", bench.source("left")), "k", "lefts").select(F.lit("left").alias("side"), "n")
     right = counting(job.source("right", bench.source("right")), "k", "rights").select(
@@ -132,7 +132,7 @@ def test_an_operator_reads_two_operators_and_a_source_each_from_its_own_position
 
 
 @pytest.mark.long  # in the gate: test_one_stream_feeds_several_operators_and_sinks_that_all_see_each_row_once
-def test_a_stream_may_end_behind_a_union_of_an_operator_and_a_source(bench: Bench) -> None:
+def test_a_stream_may_end_after_a_union_of_an_operator_and_a_source(bench: Bench) -> None:
     def job() -> ckpt.Job:
         job = bench.job()
         counted = counting(job.source("in", bench.source()), "k", "counts").select("key", "n")
@@ -150,8 +150,8 @@ def test_a_stream_may_end_behind_a_union_of_an_operator_and_a_source(bench: Benc
 
 
 @pytest.mark.long  # in the gate: the same of two branches, below
-def test_a_source_of_sparks_own_begins_at_its_cut_behind_an_operator(bench: Bench) -> None:
-    """Its offsets go by its number in the plan, which other operators' control streams shift."""
+def test_a_source_of_sparks_own_begins_at_its_cut_in_a_union_with_an_operator(bench: Bench) -> None:
+    """Its offsets depend on its number in the plan, which control streams of other operators shift."""
 
     def job() -> ckpt.Job:
         job = bench.job()
@@ -169,7 +169,7 @@ def test_a_source_of_sparks_own_begins_at_its_cut_behind_an_operator(bench: Benc
 
     rows = bench.rows()
     ticks = sorted(row["value"] for row in rows if row["of"] == "ticks")
-    assert ticks == list(range(len(ticks))), "no tick is missing, none is there twice"
+    assert ticks == list(range(len(ticks))), "no tick is missing or repeated"
     assert sorted(row["n"] for row in rows if row["of"] == "files") == [1, 2, 3, 4, 5]
 
 
@@ -177,7 +177,7 @@ def test_a_source_of_sparks_own_begins_at_its_cut_behind_an_operator(bench: Benc
 
 
 @pytest.mark.long  # in the gate: integration_tests/runtime/test_parting_streams.py
-def test_a_sink_gets_the_rows_of_a_stream_that_goes_on_to_an_operator(bench: Bench) -> None:
+def test_a_sink_gets_the_rows_of_a_stream_that_also_feeds_an_operator(bench: Bench) -> None:
     def job() -> ckpt.Job:
         job = bench.job()
         rows = job.source("in", bench.source()).filter("v % 2 = 0").to(bench.sink("even"), name="even")
@@ -203,7 +203,7 @@ def test_a_sink_gets_the_rows_of_a_stream_that_goes_on_to_an_operator(bench: Ben
     }
 
 
-def test_a_job_without_operators_has_sinks_on_the_way_and_records_that_cannot_be_parsed_go_to_none(
+def test_in_a_job_without_operators_intermediate_sinks_get_no_rejected_record(
     bench: Bench,
 ) -> None:
     job = bench.job()
@@ -223,7 +223,7 @@ def test_a_job_without_operators_has_sinks_on_the_way_and_records_that_cannot_be
 
 
 @pytest.mark.long  # in the gate: integration_tests/runtime/test_windows_are_sparks.py
-def test_windows_feed_an_operator_behind_them(bench: Bench) -> None:
+def test_windows_feed_the_next_operator(bench: Bench) -> None:
     bench.schema = "at timestamp, v long"
 
     def job() -> ckpt.Job:
@@ -247,7 +247,7 @@ def test_windows_feed_an_operator_behind_them(bench: Bench) -> None:
 
 
 @pytest.mark.long  # in the gate: tests/runtime/test_rejects.py, and the first of them here
-def test_records_that_cannot_be_parsed_behind_an_operator_are_counted_once(bench: Bench) -> None:
+def test_records_that_cannot_be_parsed_after_an_operator_are_counted_once(bench: Bench) -> None:
     job = bench.job()
     counted = counting(job.source("in", bench.source()), "k", "counts")
     texts = counted.select(F.expr("if(n % 2 = 0, '{\"x\": 1}', 'broken')").alias("text"))
@@ -273,7 +273,7 @@ def test_records_that_cannot_be_parsed_behind_an_operator_are_counted_once(bench
         st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=12), min_size=1, max_size=4
     )
 )
-def test_the_output_is_that_of_plain_python_however_rows_fall_into_batches(
+def test_the_output_is_that_of_plain_python_for_any_batches(
     bench: Bench, tmp_path_factory: pytest.TempPathFactory, batches: list[Rows]
 ) -> None:
     fresh = Bench(bench.spark, tmp_path_factory.mktemp("drawn"))
@@ -289,7 +289,7 @@ def test_the_output_is_that_of_plain_python_however_rows_fall_into_batches(
 
 
 def parted(bench: Bench) -> ckpt.Job:
-    """One input, read by two operators that meet again in a third, and by a sink of its own."""
+    """One input, read by two operators that meet again in a third, and by its own sink."""
     job = bench.job()
     rows = job.source("in", bench.source()).filter("v >= 0").to(bench.sink("all"), name="all")
     by_key = counting(rows, "k", "by_key").to(bench.sink("by_key"), name="by_key")
@@ -322,12 +322,12 @@ def test_one_stream_feeds_several_operators_and_sinks_that_all_see_each_row_once
         bench.put(*ROWS[start : start + 30])
         run = drain(parted(bench))
         assert_parted(bench, ROWS[: start + 30])
-        assert run.lastProgress["totals"]["numInputRows"] == 30, "a row is counted once, whoever reads it"
+        assert run.lastProgress["totals"]["numInputRows"] == 30, "a row counts once, for any number of readers"
     assert list(manifest_of(bench, run.epochs()[-1].epoch)["cursors"]) == ["in"]
 
 
 @pytest.mark.long
-def test_an_older_epoch_takes_all_branches_back_together(bench: Bench) -> None:
+def test_a_restore_of_an_older_epoch_restores_all_branches(bench: Bench) -> None:
     bench.put(*ROWS[:25])
     before = drain(parted(bench)).epochs()[-1].epoch
     bench.put(*ROWS[25:])
@@ -339,7 +339,7 @@ def test_an_older_epoch_takes_all_branches_back_together(bench: Bench) -> None:
 
     for table in tables:
         again = Counter(map(repr, bench.rows(table))) - later[table]
-        assert set(again.values()) <= {1}, "what is behind the epoch, once more"
+        assert set(again.values()) <= {1}, "rows after the epoch, once more"
         assert sum(again.values()) == sum(1 for row in bench.rows(table)) - sum(later[table].values())
     assert sum(1 for _ in bench.rows("all")) == len(ROWS) + len(ROWS[25:])
 
@@ -360,7 +360,7 @@ def test_branches_without_operators_end_in_a_sink_each(bench: Bench) -> None:
 
 
 @pytest.mark.long  # in the gate: tests/runtime/test_rejects.py, and a job without operators, above
-def test_a_record_that_cannot_be_parsed_is_rejected_once_however_many_branches_read_it(bench: Bench) -> None:
+def test_a_record_that_cannot_be_parsed_is_rejected_once_for_any_number_of_branches(bench: Bench) -> None:
     job = bench.job()
     texts = job.source("in", bench.source()).selectExpr("k", "if(v % 3 = 0, 'broken', '{\"x\": 1}') AS text", "v")
     parsed = texts.parse("text", "x long", on_error="drop")
@@ -379,7 +379,7 @@ def test_a_record_that_cannot_be_parsed_is_rejected_once_however_many_branches_r
 
 
 def test_a_source_of_sparks_own_that_two_branches_read_begins_at_its_cut(bench: Bench) -> None:
-    """The branch without an operator comes first: the control stream is not the plan's first input then."""
+    """The branch without an operator comes first, so the control stream is not the plan's first input."""
 
     def job() -> ckpt.Job:
         job = bench.job()
@@ -395,7 +395,7 @@ def test_a_source_of_sparks_own_that_two_branches_read_begins_at_its_cut(bench: 
 
     rows = bench.rows()
     ticks = sorted(row["value"] for row in rows)
-    assert ticks == list(range(len(ticks))), "no tick is missing, none is there twice"
+    assert ticks == list(range(len(ticks))), "no tick is missing or repeated"
     assert sorted(row["value"] for row in bench.rows("even")) == [tick for tick in ticks if tick % 2 == 0]
     assert counts(bench, "out") == numbered(tick % 3 for tick in ticks)
 
@@ -421,10 +421,10 @@ def test_two_branches_read_the_same_versions_of_a_delta_table(bench: Bench) -> N
     assert counts(bench, "out") == numbered(value % 3 for _, value in ROWS[:40])
 
 
-# -- what a job with several operators refuses --------------------------------------------------------------------------------
+# -- refusals of a job with several operators ------------------------------------------------------------------------------
 
 
-def test_event_time_behind_an_operator_is_refused_on_its_line(bench: Bench) -> None:
+def test_event_time_after_an_operator_is_refused_on_its_line(bench: Bench) -> None:
     job = bench.job()
     stamped = counting(job.source("in", bench.source()), "k", "counts").withColumn("at", F.lit(0).cast("timestamp"))
     with pytest.raises(GraphInvalid, match="behind operator 'counts'") as refused:
@@ -440,7 +440,7 @@ def shortened(bench: Bench, **options: object) -> ckpt.Job:
     return job
 
 
-def test_an_operator_that_left_the_graph_is_refused_by_name_or_its_state_is_given_up_on_purpose(bench: Bench) -> None:
+def test_a_removed_operator_is_refused_by_name_unless_its_state_is_dropped_on_purpose(bench: Bench) -> None:
     bench.put(*ROWS[:10])
     before = drain(chained(bench)).epochs()[-1].epoch
     with pytest.raises(GraphInvalid, match="state of operator 'second'") as refused:
@@ -451,13 +451,13 @@ def test_an_operator_that_left_the_graph_is_refused_by_name_or_its_state_is_give
     run = shortened(bench).start(availableNow=True, accept_dropped_operator=["second", "third"])
     assert run.awaitTermination(120)
 
-    assert max(row["n"] for row in bench.rows() if row["key"] == 0 and row["b"] == 0) == 3, "k0 was there twice"
+    assert max(row["n"] for row in bench.rows() if row["key"] == 0 and row["b"] == 0) == 3, "k0 came twice"
     assert list(manifest_of(bench, run.epochs()[-1].epoch)["operators"]) == ["first"]
     assert len(manifest_of(bench, before)["operators"]) == 3, "what was, stays"
     drain(shortened(bench))
 
 
-def test_an_operator_that_the_job_has_is_not_to_be_given_up(bench: Bench) -> None:
+def test_the_state_of_an_operator_that_the_job_has_cannot_be_dropped(bench: Bench) -> None:
     with pytest.raises(ckpt.CkptError, match="names 'first', which the job has"):
         shortened(bench, accept_dropped_operator="first").start()
 
@@ -481,12 +481,12 @@ def test_an_operator_that_is_new_in_the_graph_begins_empty(bench: Bench) -> None
     drain(job(longer=True))
 
     assert sorted(bench.values())[3:] == [(0, 1), (1, 1)], (
-        "rows 4 and 5 of key a, the first ones that the new operator sees"
+        "rows 4 and 5 of key a, the first ones that the new operator gets"
     )
 
 
 def test_an_operator_that_is_new_in_the_graph_begins_with_the_state_of_an_epoch(bench: Bench) -> None:
-    """Under another name it goes on where the old one was."""
+    """Under another name it continues where the old one was."""
 
     def job(name: str) -> ckpt.Job:
         job = bench.job()

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from runtime_kit import Bench, drain
 
 pytestmark = pytest.mark.spark
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import from the tests' folder
 
 ROW = "k string, day date, v long, m decimal(12,3), t timestamp, a array<int>, s string"
 KEYS = ["k", "day"]
@@ -30,7 +30,7 @@ AT = dt.datetime(2024, 3, 10, 6, 59, 59, 123456, tzinfo=dt.UTC)
 
 
 def life_of_a_key(key, frames, state):
-    """Touches every part of GroupState: exists, get, getOption, update, remove, an update after a remove."""
+    """Use every part of GroupState: exists, get, getOption, update, remove, an update after a remove."""
     seen, items, before = [f"{state.exists} {state.getOption is None} {state.hasTimedOut}"], [], state.getOption
     n, total, newest, text = state.get if state.exists else (0, Decimal("0.000"), None, None)
     for frame in frames:
@@ -59,14 +59,14 @@ def life_of_a_key(key, frames, state):
 
 
 def as_tuples(key, frames, state):
-    """The same, its rows as plain tuples."""
+    """The same, with its rows as plain tuples."""
     for frame in life_of_a_key(key, frames, state):
         for row in frame.itertuples(index=False):
             yield tuple(None if isinstance(each, type(pd.NaT)) else each for each in row)
 
 
 def as_dicts(key, frames, state):
-    """The same, its rows as dicts."""
+    """The same, with its rows as dicts."""
     for frame in life_of_a_key(key, frames, state):
         names = list(frame.columns)
         for row in frame.itertuples(index=False):
@@ -129,7 +129,7 @@ def plain(value):
 
 @pytest.fixture(scope="module")
 def seen(spark: SparkSession, tmp_path_factory) -> tuple[Bench, list]:
-    """The input and what Spark makes of it, in one output mode for all: the function's rows are the same in each."""
+    """The input and Spark's output, in one output mode for all tests: the function's rows are the same in each mode."""
     bench = Bench(spark, tmp_path_factory.mktemp("spark"), ROW)
     for rows in BATCHES:
         bench.put(*rows)
@@ -144,26 +144,26 @@ def seen(spark: SparkSession, tmp_path_factory) -> tuple[Bench, list]:
         *(pytest.param(func, "append", marks=pytest.mark.long) for func in (as_tuples, as_dicts)),
     ],
 )
-def test_outputs_and_states_are_sparks_however_rows_are_yielded(seen, func, mode) -> None:
+def test_outputs_and_states_are_sparks_for_every_form_of_rows(seen, func, mode) -> None:
     bench, expected = seen
     assert comparable(in_a_job(bench, func, mode)) == expected
     assert len(expected) == 13
 
 
 def quiet(key, frames, state):
-    """Event time: sets a timeout on rows, tells when it has passed."""
+    """Event time: set a timeout on rows, and emit a row when it has passed."""
     if state.hasTimedOut:
         n, total, newest, text = state.get
         state.remove()
-        told, items = f"timed out {state.getCurrentWatermarkMs()} {len(list(frames))}", []
+        reason, items = f"timed out {state.getCurrentWatermarkMs()} {len(list(frames))}", []
     else:
         frame = pd.concat(list(frames))
         n, total, newest, text = (state.get[0] if state.exists else 0) + len(frame), Decimal("1.000"), None, "rows"
-        told, items = "rows", [int(each) for each in frame["v"]]
+        reason, items = "rows", [int(each) for each in frame["v"]]
         state.update((n, total, newest, text))
         state.setTimeoutTimestamp(max(int(AT.timestamp() * 1000) + 60_000, state.getCurrentWatermarkMs() + 1))
     yield pd.DataFrame({
-        "k": [key[0]], "day": [key[1]], "seen": [told], "n": [n], "total": [total], "newest": [newest],
+        "k": [key[0]], "day": [key[1]], "seen": [reason], "n": [n], "total": [total], "newest": [newest],
         "items": [items], "text": [text],
     })  # fmt: skip
 
@@ -180,11 +180,11 @@ def test_event_time_timeouts_fire_as_sparks_do(spark: SparkSession, tmp_path: Pa
 
 
 def stable(rows):
-    """What does not depend on which later batch looked: which keys, when first, with what state."""
+    """The part of the rows that later batches cannot change: the keys, when they came first, and their state."""
     return sorted({(each["k"], str(each["seen"]).split(" 17")[0], each["n"], tuple(each["items"])) for each in rows})
 
 
-def test_the_state_of_a_job_is_the_table_that_the_function_left(seen, spark: SparkSession) -> None:
+def test_the_state_of_a_job_is_the_functions_last_state(seen, spark: SparkSession) -> None:
     """Keys, values and types of the last epoch, read from the store without Spark."""
     from spark_ckpt.store.store import Store
 

@@ -1,4 +1,4 @@
-"""From one operator to the next without Spark's rows in between: the same rows, the same keys, the same types."""
+"""From one operator to the next without Spark's rows in between: the same rows, keys and types."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_ckpt.driver.query import frames
 from spark_ckpt.tasks.key_hash import key_hash
 
 pytestmark = pytest.mark.spark
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import from the tests' folder
 
 COUNT = 500
 SCHEMA = (
@@ -29,7 +29,7 @@ SCHEMA = (
 
 
 def _some(random: np.random.Generator, values: list[object]) -> list[object]:
-    """The values, one in seven a null."""
+    """The values, with a null for one in seven."""
     return [None if random.random() < 1 / 7 else value for value in values]
 
 
@@ -56,7 +56,7 @@ def _columns() -> dict[str, pa.Array]:
     return {name: pa.array(_some(random, values), kind) for name, (values, kind) in made.items()}
 
 
-def test_keys_have_the_hashes_that_spark_gives_them(spark: SparkSession) -> None:
+def test_keys_have_sparks_hashes(spark: SparkSession) -> None:
     table = pa.table({"row": list(range(COUNT)), **_columns()})
     names = table.column_names[1:]
     wanted = [*([name] for name in names), names]
@@ -68,7 +68,7 @@ def test_keys_have_the_hashes_that_spark_gives_them(spark: SparkSession) -> None
 
 
 def numbered(key: tuple[object, ...], frames: Iterator[object], state: object) -> Iterator[tuple[object, ...]]:
-    """Every row with its number within the key, and what the worker saw of it."""
+    """Every row with its number within the key, and its form in the worker."""
     count = state.get[0] if state.exists else 0  # type: ignore[attr-defined]
     for frame in frames:
         for row in frame.itertuples(index=False):  # type: ignore[attr-defined]
@@ -98,12 +98,12 @@ def chain(bench: Bench, behind: str) -> ckpt.Job:
 
 
 def passed(batch: ckpt.KeyBatch) -> ckpt.KeyResult:
-    """Rows as they come."""
+    """Rows, unchanged."""
     return ckpt.KeyResult(batch.rows, pa.table({"n": pa.array([1] * len(batch), pa.int64())}))
 
 
 @pytest.mark.parametrize("behind", ["who", pytest.param("w", marks=pytest.mark.long)])
-def test_the_next_operator_sees_what_it_would_see_of_sparks_rows(
+def test_the_next_operator_gets_the_values_that_sparks_rows_would_have(
     bench: Bench, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, behind: str
 ) -> None:
     spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
@@ -118,10 +118,10 @@ def test_the_next_operator_sees_what_it_would_see_of_sparks_rows(
         drain(chain(bench, behind))
     finally:
         spark.conf.unset("spark.sql.session.timeZone")
-    assert [each is not None for each in handed] == [True], "handed on in the first run, in the second not"
+    assert [each is not None for each in handed] == [True], "passed on in the first run, but not in the second"
     rows = bench.rows()
     assert len(rows) == 150
     for key in {row[behind] for row in rows}:
         own = sorted((row["n"], row["seen"]) for row in rows if row[behind] == key)
-        assert [n for n, _ in own] == list(range(1, len(own) + 1)), "one state, whichever way the rows came"
+        assert [n for n, _ in own] == list(range(1, len(own) + 1)), "one state, for both paths of the rows"
     assert len({row["seen"] for row in rows}) == 5 * 11, "each pair of k and v looks the same in both runs"

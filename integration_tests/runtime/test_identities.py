@@ -1,4 +1,4 @@
-"""A job whose table or folder is another one: refused before anything is decided, corrected without a repair, confirmed."""
+"""A job with another table or folder: refused before any commit, corrected without a repair, or confirmed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def drain_with(job: ckpt.Job, **arguments: object) -> ckpt.Run:
     return run
 
 
-def test_a_mistyped_table_is_refused_and_the_right_one_goes_on_without_a_repair(bench: Bench) -> None:
+def test_a_mistyped_table_is_refused_and_the_right_one_continues_without_a_repair(bench: Bench) -> None:
     bench.put(("a", 1))
     drain(a_job(bench))
     bench.put(("b", 2))
@@ -62,7 +62,7 @@ def test_a_mistyped_table_is_refused_and_the_right_one_goes_on_without_a_repair(
 
 
 @pytest.mark.long  # in the gate: tests/simulator/test_spark_operated.py
-def test_a_confirmed_new_table_takes_everything_from_here_on_and_the_confirmation_is_needed_once(bench: Bench) -> None:
+def test_a_confirmed_new_table_gets_all_later_rows_and_needs_one_confirmation(bench: Bench) -> None:
     bench.put(("a", 1))
     drain(a_job(bench))
     bench.put(("b", 2))
@@ -79,7 +79,7 @@ def test_a_confirmed_new_table_takes_everything_from_here_on_and_the_confirmatio
     assert (bench.values("out"), bench.values("new")) == ([("a", 1), ("d", 4)], [("b", 2), ("c", 3)])
 
 
-def test_a_table_dropped_and_made_anew_is_told_as_that_and_can_be_confirmed(bench: Bench) -> None:
+def test_a_re_created_table_is_reported_as_such_and_can_be_confirmed(bench: Bench) -> None:
     bench.put(("a", 1))
     drain(a_job(bench))
     shutil.rmtree(bench.folder / "out")
@@ -101,7 +101,7 @@ def short(bench: Bench, table: str = "out", **settings: object) -> ckpt.Job:
 
 
 @pytest.mark.long  # in the gate: tests/simulator/test_spark_operated.py
-def test_an_unpublished_epoch_keeps_a_new_table_out_until_it_is_published_or_gone_back_behind(
+def test_a_new_table_is_refused_while_an_epoch_is_unpublished_and_not_undone(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.put(("a", 1))
@@ -121,11 +121,11 @@ def test_an_unpublished_epoch_keeps_a_new_table_out_until_it_is_published_or_gon
     assert f"job.start(restore={owed - 1}, accept_new_sink='out')" in refused(short(bench), accept_new_sink="out")
 
     drain_with(short(bench), restore=owed - 1, accept_new_sink="out")
-    assert bench.values() == [("b", 2)], "the rows that the table lacked are produced anew"
+    assert bench.values() == [("b", 2)], "the rows that the table lacked are produced again"
 
 
 @pytest.mark.long  # in the gate: tests/store/test_identity_decisions.py
-def test_a_moved_table_goes_on_when_that_is_confirmed_also_with_what_it_is_owed(
+def test_a_confirmed_moved_table_continues_and_gets_its_unpublished_epochs(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.put(("a", 1))
@@ -179,7 +179,7 @@ def test_another_folder_is_refused_and_confirmed_as_new_or_as_moved(bench: Bench
 
     drain_with(job("wrong"), accept_new_source="in")
     drain(job("wrong"))
-    assert bench.values() == [("a", 1), ("a", 11)], "state goes on, the new folder is read from its start"
+    assert bench.values() == [("a", 1), ("a", 11)], "the state continues, the new folder is read from its start"
 
     (bench.folder / "wrong").rename(bench.folder / "moved")
     bench.put(("a", 100), into="moved")

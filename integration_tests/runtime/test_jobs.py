@@ -1,4 +1,4 @@
-"""Jobs through the public API: what goes in comes out once, transformed, counted, wherever it went wrong."""
+"""Jobs through the public API: every input row is transformed, counted and output once, after failures at any point."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from runtime_kit import Bench, Heard, drain, latest, manifest_of, progress_total
 import spark_ckpt as ckpt
 
 pytestmark = pytest.mark.spark
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import from the tests' folder
 
 
 @pytest.mark.smoke
-def test_a_job_goes_on_where_the_last_run_ended_whatever_its_number_of_tasks(bench: Bench) -> None:
+def test_a_job_continues_where_the_last_run_ended_with_any_number_of_tasks(bench: Bench) -> None:
     bench.put(("a", 1), ("b", 2))
     bench.put(("a", 10))
 
@@ -62,7 +62,7 @@ def test_rows_of_many_partitions_are_read_by_no_more_tasks_than_run_at_a_time(be
 
 
 def tasks_of(bench: Bench, runs: set[str]) -> list[int]:
-    """Of each Spark stage that the queries have run."""
+    """Number of tasks of each Spark stage that the queries have run."""
     tracker = bench.spark.sparkContext.statusTracker()
     jobs = [tracker.getJobInfo(job) for run in runs for job in tracker.getJobIdsForGroup(run)]
     stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
@@ -96,7 +96,7 @@ def test_the_vectorized_operator_and_two_modes_of_agg_keep_their_state_over_a_re
     ]  # fmt: skip
 
 
-def test_operations_before_and_behind_the_operator_do_what_sparks_do(bench: Bench) -> None:
+def test_operations_before_and_after_the_operator_have_sparks_results(bench: Bench) -> None:
     bench.put(("a", 1), ("b", None), ("skip", 9))
     bench.put(("a", 3), into="more")
     names = bench.spark.createDataFrame([("a", "Anna"), ("b", "Bert")], "k string, name string")
@@ -130,13 +130,13 @@ def test_every_sink_of_a_stream_gets_every_row_and_partitions_survive_odd_values
     stream.to(bench.sink("plain"), name="plain").to(bench.sink("parts", partition_by=["k"]), name="parts")
     drain(job)
     assert {(row["k"], row["v"]) for row in bench.rows("plain")} == set(zip(odd, range(8), strict=True))
-    # Delta has no empty partition value: it is null there, as Spark writes it.
+    # Delta has no empty partition value: it is null there, also when Spark writes it.
     expected = {(value or None, number) for number, value in enumerate(odd)}
     assert {(row["k"], row["v"]) for row in bench.rows("parts")} == expected
 
 
-def test_a_stream_whose_rows_are_all_filtered_out_still_moves_on(bench: Bench) -> None:
-    """Else a restart would read everything again."""
+def test_a_stream_whose_rows_are_all_filtered_out_still_advances(bench: Bench) -> None:
+    """Otherwise a restart would read everything again."""
     bench.put(("a", 1))
     job = bench.job(interval="200 ms")
     job.source("in", bench.source()).filter("v > 5").to(bench.sink(), name="out")
@@ -161,8 +161,8 @@ def test_a_stream_whose_rows_are_all_filtered_out_still_moves_on(bench: Bench) -
     ],
     ids=["stateless", "operator", "stages that Spark adapts", "behind the operator"],
 )
-def test_input_rows_are_what_the_sources_delivered_before_any_filter_and_nothing_else(bench: Bench, shape) -> None:
-    """Neither rows of control nor of static tables, nor what an operation makes of a row."""
+def test_input_rows_are_exactly_the_rows_of_the_sources_before_any_filter(bench: Bench, shape) -> None:
+    """Neither control rows nor static tables count, nor rows that an operation makes of a row."""
     for rows in ([("a", 1), ("b", 2), ("c", 0)], [("a", 3), ("d", 1)]):
         bench.put(*rows)
         bench.put(*rows[:1], into="more")
@@ -201,7 +201,7 @@ def test_a_record_that_cannot_be_parsed_ends_the_run_by_its_name(bench: Bench) -
     assert bench.rows() == []
 
 
-def test_dropped_records_are_counted_and_written_aside_before_and_behind_the_operator(bench: Bench) -> None:
+def test_dropped_records_before_and_after_the_operator_are_counted_and_kept(bench: Bench) -> None:
     texts(bench, GOOD, BAD, "nonsense", '{"k": "c", "v": 5}')
 
     def job():
@@ -226,7 +226,7 @@ def test_dropped_records_are_counted_and_written_aside_before_and_behind_the_ope
     assert manifest_of(bench, newest)["rejected"] == {"parse": 2}
 
 
-def test_a_connector_that_drops_records_hands_them_to_the_same_table(bench: Bench) -> None:
+def test_records_that_a_connector_drops_are_in_the_same_table(bench: Bench) -> None:
     bench.put_lines(GOOD, "nonsense")
     source = ckpt_files(bench, on_error="drop")
     job = bench.job()
@@ -252,7 +252,7 @@ def ckpt_files(bench: Bench, **options: object):
 
 
 def wait_for_quiet(key, frames, state):
-    """Counts rows; tells and forgets when the watermark passes 10 s after the last of them."""
+    """Count rows; emit the count and remove it when the watermark is 10 s after the last row."""
     if state.hasTimedOut:
         yield (key[0], state.get[0])
         state.remove()
@@ -282,7 +282,7 @@ def test_late_rows_are_dropped_one_by_one_and_counted_and_timeouts_fire_over_res
     """As in Spark, a row is late when it is older than the watermark of the batch before."""
     bench.schema = "k string, at timestamp"
     bench.put(("a", at(0)), ("b", at(1)))
-    bench.put(("a", at(100)))  # the watermark goes to 95: b has been quiet since 11
+    bench.put(("a", at(100)))  # the watermark advances to 95: b has been quiet since 11
     bench.put(("c", at(101)))
     bench.put(("c", at(102)), ("c", at(1)), ("d", at(2)))  # one blob: a good row and two late ones
     bench.put(("d", at(3)))  # a late one alone

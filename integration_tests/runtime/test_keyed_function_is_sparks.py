@@ -1,6 +1,6 @@
-"""The same function under Spark's own `applyInPandasWithState` and under ours must see the same things.
+"""The same function gets the same values under Spark's own `applyInPandasWithState` and under ours.
 
-The function reports everything it can observe (types, dtypes, values, state, timeouts) as text; the reports are
+The function reports everything that it can observe (types, dtypes, values, state, timeouts) as text; the reports are
 compared.
 """
 
@@ -28,7 +28,7 @@ from spark_ckpt.tasks.state.group_state import KeyGroupState
 from spark_ckpt.tasks.state.levels import LevelCache
 
 pytestmark = pytest.mark.spark
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import from the tests' folder
 
 ZONE = "America/New_York"
 ROW = (
@@ -37,7 +37,7 @@ ROW = (
     "a array<int>, p struct<x:int,y:string>, y binary"
 )
 KEYS = ["k", "ki", "kd", "kt", "km", "kb", "kx"]
-# Spark 4.2 fails on arrays and structs in this operator's state (KeyError: elementType); ours takes them.
+# Spark 4.2 fails on arrays and structs in this operator's state (KeyError: elementType); ours supports them.
 STATE = "n long, at timestamp, d decimal(10,2), i int, day date, y binary, f double, s string"
 OUT = "facts string, at timestamp"
 AT = dt.datetime(2024, 7, 1, 3, 4, 5, 678901, tzinfo=dt.UTC)
@@ -49,7 +49,7 @@ def shown(value):
 
 
 def report_all(key, frames, state):
-    """Everything the function can see, and a state of many types."""
+    """Everything that the function can observe, and a state of many types."""
     lines = [f"key {[shown(part) for part in key]}", f"state {state.exists} {shown(state.getOption)}"]
     for frame in frames:
         lines.append(f"frame {list(frame.index)} {type(frame.index).__name__}")
@@ -79,7 +79,7 @@ def observations():
 
 
 def wait_and_tell(key, frames, state):
-    """Sets an event-time timeout on rows; tells how it is called when it has passed."""
+    """Set an event-time timeout on rows; report the arguments of the call after the timeout."""
     watermark = state.getCurrentWatermarkMs()
     rows = [[shown(each) for each in frame["v"]] for frame in frames]
     columns = [list(frame.columns) for frame in frames] if state.hasTimedOut else []
@@ -148,7 +148,7 @@ def watermark_ms(progress):
 
 
 def under_ours(spark, folder, batches, func, timeout, marks):
-    """The same with our operator, one key group, encoded and decoded between batches."""
+    """The same with our operator: one key group, encoded and decoded between batches."""
     types = {name: StructType.fromDDL(ddl) for name, ddl in (("row", ROW), ("out", OUT), ("state", STATE))}
     operator = keyed_function(func, types["row"], KEYS, types["out"], types["state"], "append", timeout)
     operator = operator.bind(Binding("ours", "t", PandasOptions(ZONE, assign_cols_by_name=True)))

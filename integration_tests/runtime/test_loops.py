@@ -1,4 +1,4 @@
-"""Edges of a job's graph: loops, and streams that part and meet behind an operator. Part of every epoch."""
+"""Edges of a job's graph: loops, and streams that split and meet after an operator. They are part of every epoch."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def labels(bench: Bench) -> dict[int, int]:
     return final_labels([(row["node"], row["label"]) for row in bench.rows("labels")])  # type: ignore[misc]
 
 
-@pytest.mark.long  # in the gate: test_what_the_loop_holds_at_a_barrier_comes_round_after_a_failure
-def test_a_loop_runs_until_nothing_comes_round_and_lets_the_job_drain(bench: Bench) -> None:
+@pytest.mark.long  # in the gate: test_rows_in_the_loop_at_a_barrier_iterate_after_a_failure
+def test_a_loop_runs_until_it_is_empty_and_the_job_drains(bench: Bench) -> None:
     chain: list[Link] = [(number, number + 1) for number in range(6)]
     put(bench, *reversed(chain))
 
@@ -54,15 +54,15 @@ def test_a_loop_runs_until_nothing_comes_round_and_lets_the_job_drain(bench: Ben
     assert not cut["files"]
 
 
-def test_what_the_loop_holds_at_a_barrier_comes_round_after_a_failure(bench: Bench) -> None:
-    """Every batch ends an epoch, and lives end in the middle of the loop, before and behind a decision."""
+def test_rows_in_the_loop_at_a_barrier_iterate_after_a_failure(bench: Bench) -> None:
+    """Every batch ends an epoch, and incarnations end within the loop, before and after a commit."""
     put(bench, *LONG)
     for point in ("EPOCH_COMMITTED:raise:3", "EPOCH_COMMITTING:raise:3", "STAGED:raise:5"):
         failpoints.arm(point)
         try:
             run = labelling(bench, interval="10 ms").start(availableNow=True)
             with (
-                nullcontext()  # a task that fails is tried again
+                nullcontext()  # a failed task is retried
                 if point.startswith("STAGED")
                 else pytest.raises(ckpt.CkptError, match="failpoint")
             ):
@@ -76,7 +76,7 @@ def test_what_the_loop_holds_at_a_barrier_comes_round_after_a_failure(bench: Ben
 
 
 @pytest.mark.long
-def test_an_older_epoch_goes_on_with_what_its_loop_held(bench: Bench) -> None:
+def test_an_older_epoch_continues_with_the_rows_of_its_loop(bench: Bench) -> None:
     put(bench, *LONG)
     run = drain(labelling(bench, interval="10 ms"))
     inside = next(brief.epoch for brief in run.epochs() if cut_of(bench, brief.epoch)["files"])
@@ -105,7 +105,7 @@ def test_segments_that_no_epoch_names_do_not_stay(bench: Bench) -> None:
 
 
 def stopped_inside(bench: Bench) -> ckpt.Run:
-    """A job whose loop never ends, stopped: a row is in flight."""
+    """A stopped job whose loop never ends: a row is in flight."""
     bench.put(("a", 0))
     heard = Heard()
     job = endless(bench)
@@ -124,7 +124,7 @@ def endless(bench: Bench, name: str = "rounds", schema: str = "k string, v long"
 
 
 @pytest.mark.long  # in the gate: tests/simulator/test_spark_edges.py
-def test_a_loop_can_be_stopped_anywhere_and_goes_on_there(bench: Bench) -> None:
+def test_a_loop_can_be_stopped_anywhere_and_continues_there(bench: Bench) -> None:
     for _ in range(2):
         stopped_inside(bench)
 
@@ -136,7 +136,7 @@ def test_a_loop_can_be_stopped_anywhere_and_goes_on_there(bench: Bench) -> None:
 
 @pytest.fixture(scope="module")
 def stopped(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """For tests that leave its store as it is."""
+    """For tests that leave its store unchanged."""
     bench = Bench(spark, tmp_path_factory.mktemp("stopped"))
     stopped_inside(bench)
     return bench
@@ -173,7 +173,7 @@ def test_rows_in_flight_must_fit_the_edge(stopped: Bench) -> None:
 
 
 def annotated(bench: Bench, **settings: object) -> Job:
-    """The loop with a wider type and a column more: rows that it marks `new` come round once, those that have no mark end."""
+    """The loop with a wider type and one more column: rows marked `new` iterate once, those without a mark end."""
     job = bench.job(**settings)
     loop = job.feedback("rounds", "k string, v decimal(20,0), note string")
     read = job.source("in", bench.source()).selectExpr("k", "CAST(v AS decimal(20,0)) AS v", "'new' AS note")
@@ -184,7 +184,7 @@ def annotated(bench: Bench, **settings: object) -> Job:
 
 
 @pytest.mark.long  # in the gate: tests/store/test_rows_in_flight_widen.py
-def test_rows_in_flight_go_on_in_the_wider_columns_of_a_changed_loop(bench: Bench) -> None:
+def test_rows_in_flight_continue_in_the_wider_columns_of_a_changed_loop(bench: Bench) -> None:
     run = stopped_inside(bench)
     (row,) = bench.store().edge("rounds").read(run.epochs()[-1].epoch).to_pylist()
     bench.put(("b", 2**40))
@@ -194,7 +194,7 @@ def test_rows_in_flight_go_on_in_the_wider_columns_of_a_changed_loop(bench: Benc
     assert bench.values("other") == [("a", row["v"], None), ("b", 2**40, "new"), ("b", 2**40 + 1, "again")]
 
 
-def test_what_is_in_flight_can_be_read_with_sql(stopped: Bench) -> None:
+def test_rows_in_flight_can_be_read_with_sql(stopped: Bench) -> None:
     (row,) = stopped.store().edge("rounds").read(stopped.store().log.state().latest).to_pylist()
     assert stopped.rows("store/inflight/rounds") == [row]
     assert row["v"] == len(stopped.rows())
@@ -204,7 +204,7 @@ def test_what_is_in_flight_can_be_read_with_sql(stopped: Bench) -> None:
 
 
 def going_round(bench: Bench, **settings: object) -> Job:
-    """Every row goes round `v` times, and is put out each time with what is left."""
+    """Every row iterates `v` times, and each time the loop emits it with the remaining number."""
     job = bench.job(**settings)
     loop = job.feedback("rounds", "k string, v long")
     rows = job.source("in", bench.source()).union(loop)
@@ -218,7 +218,7 @@ def rows_read_and_full_edges(run: ckpt.Run) -> list[tuple[int, list[str]]]:
 
 
 @pytest.mark.long  # in the gate: tests/coordination/test_edges.py
-def test_sources_rest_while_an_edge_is_full_and_go_on_when_it_is_not(bench: Bench) -> None:
+def test_sources_pause_while_an_edge_is_full(bench: Bench) -> None:
     for name in "ab":
         bench.put(*[(f"{name}{number}", 3) for number in range(4)])
 
@@ -231,7 +231,7 @@ def test_sources_rest_while_an_edge_is_full_and_go_on_when_it_is_not(bench: Benc
 
 
 @pytest.mark.long  # in the gate: tests/coordination/test_edges.py
-def test_sources_go_on_while_edges_hold_no_more_than_their_bound(bench: Bench) -> None:
+def test_sources_continue_while_edges_are_within_their_bound(bench: Bench) -> None:
     for name in "ab":
         bench.put(*[(f"{name}{number}", 3) for number in range(4)])
 
@@ -241,7 +241,7 @@ def test_sources_go_on_while_edges_hold_no_more_than_their_bound(bench: Bench) -
 
 
 @pytest.mark.long  # in the gate: tests/coordination/test_edges.py and the tests above
-def test_sources_that_rest_when_a_job_ends_are_stopped_and_read_on_by_the_next(bench: Bench) -> None:
+def test_sources_that_pause_at_the_end_of_a_job_continue_in_the_next_one(bench: Bench) -> None:
     for name in "ab":
         bench.put(*[(f"{name}{number}", 40) for number in range(4)])
     heard = Heard()
@@ -263,7 +263,7 @@ def test_sources_that_rest_when_a_job_ends_are_stopped_and_read_on_by_the_next(b
 
 
 @pytest.mark.long  # in the gate: integration_tests/runtime/test_parting_streams.py
-def test_streams_part_and_meet_again_behind_an_edge(bench: Bench) -> None:
+def test_streams_split_and_meet_again_after_an_edge(bench: Bench) -> None:
     job = bench.job()
     first = counting(job.source("in", bench.source()), "k", "first").select("key", "n").through("counted")
     even = counting(first.filter("n % 2 = 0").selectExpr("key AS k"), "k", "even").select("key", "n")
@@ -277,7 +277,7 @@ def test_streams_part_and_meet_again_behind_an_edge(bench: Bench) -> None:
 
 
 @pytest.mark.long  # in the gate: tests/test_marks_of_event_time.py
-def test_event_time_may_begin_behind_an_edge(bench: Bench) -> None:
+def test_event_time_may_begin_after_an_edge(bench: Bench) -> None:
     def job() -> Job:
         described = bench.job()
         times = counting(described.source("in", bench.source()), "k", "first")
@@ -303,7 +303,7 @@ def test_event_time_may_begin_behind_an_edge(bench: Bench) -> None:
 # -- first mistakes ----------------------------------------------------------------------------------------------------
 
 
-def test_a_feedback_that_nothing_goes_into_is_refused(bench: Bench) -> None:
+def test_a_feedback_without_a_stream_is_refused(bench: Bench) -> None:
     job = bench.job()
     job.feedback("open", "k string, v long").to(bench.sink(), name="out")
     with pytest.raises(GraphInvalid, match="nothing goes into feedback 'open'"):
@@ -320,7 +320,7 @@ def test_a_feedback_that_is_no_loop_is_refused(bench: Bench) -> None:
         job.start()
 
 
-def test_an_edge_that_nobody_reads_is_refused(bench: Bench) -> None:
+def test_an_edge_without_a_reader_is_refused(bench: Bench) -> None:
     job = bench.job()
     rows = job.source("in", bench.source()).to(bench.sink(), name="out")
     rows.through("nowhere")
@@ -339,7 +339,7 @@ def test_a_loop_is_closed_once_with_its_own_columns(bench: Bench) -> None:
         loop.close(rows)
 
 
-def test_names_of_edges_are_told_apart(bench: Bench) -> None:
+def test_edges_need_different_names(bench: Bench) -> None:
     job = bench.job()
     job.source("in", bench.source()).through("one")
     with pytest.raises(GraphInvalid, match="two edges named 'one'"):
@@ -355,7 +355,7 @@ def test_an_edge_may_have_the_name_of_a_sink(bench: Bench) -> None:
 
 
 @pytest.mark.long  # in the gate: the loop above
-def test_others_read_an_edge_where_it_says_in_the_form_of_records(bench: Bench) -> None:
+def test_other_programs_read_an_edge_as_records_of_its_topic(bench: Bench) -> None:
     job = bench.job()
     rows = job.source("in", bench.source())
     rows.through("plain", topic=bench.sink("topic"), key="k").to(bench.sink(), name="out")

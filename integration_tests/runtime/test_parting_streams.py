@@ -1,4 +1,4 @@
-"""Streams that part behind an operator: it runs once, and every branch sees each of its rows once."""
+"""Streams that split after an operator: it runs once, and every branch gets each of its rows once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS: Rows = [(f"k{number % 7}", number) for number in range(60)]
 
 
 def parted(bench: Bench) -> ckpt.Job:
-    """Two operators. Behind the second two streams part, one of which passes a sink, beside a branch of the source."""
+    """Two operators. After the second one the stream splits in two, one of which passes a sink; the source has another branch."""
     job = bench.job()
     rows = job.source("in", bench.source())
     first = counting(rows, "k", "first").select("key", "n").to(bench.sink("first"), name="first")
@@ -46,7 +46,7 @@ def assert_parted(bench: Bench, rows: Rows) -> None:
     assert sorted(row["v"] for row in bench.rows("large")) == [value for _, value in rows if value > 50]
 
 
-def test_every_branch_has_each_row_once_whatever_stops_between(bench: Bench) -> None:
+def test_every_branch_has_each_row_once_after_a_stop_at_any_point(bench: Bench) -> None:
     for start in range(0, 60, 30):
         bench.put(*ROWS[start : start + 15])
         bench.put(*ROWS[start + 15 : start + 30])
@@ -59,7 +59,7 @@ def test_every_branch_has_each_row_once_whatever_stops_between(bench: Bench) -> 
     assert set(manifest_of(bench, run.epochs()[-1].epoch)["operators"]) == {"first", "second"}
 
 
-@pytest.mark.long  # in the gate: test_every_branch_has_each_row_once_whatever_stops_between
+@pytest.mark.long  # in the gate: test_every_branch_has_each_row_once_after_a_stop_at_any_point
 def test_rows_of_a_key_come_in_order_to_every_branch(bench: Bench) -> None:
     job = bench.job(key_groups=8)
     counted = counting(job.source("in", bench.source()), "k", "counts")
@@ -77,9 +77,7 @@ def test_rows_of_a_key_come_in_order_to_every_branch(bench: Bench) -> None:
         assert len(seen) == 7
 
 
-def test_a_sink_on_the_way_costs_no_step_of_its_own_right_behind_an_operator(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sink_right_after_an_operator_needs_no_extra_step(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     exploder, tapper = frames.exploder, frames.tapper
     made: list[object] = []
     used: list[object] = []
@@ -97,7 +95,7 @@ def test_a_sink_on_the_way_costs_no_step_of_its_own_right_behind_an_operator(
 
     assert made, "two sinks are on the way"
     assert [tap for tap in used if tap is not None] == made
-    assert None in used, "the second branch behind the second operator has its rows without"
+    assert None in used, "the second branch after the second operator gets its rows without one"
     numbers = numbered([key for key, _ in ROWS])
     assert sorted((row["key"], row["n"]) for row in bench.rows("way")) == numbers
     wanted = numbered([n % 3 for _, n in numbers if n > 2])
@@ -123,8 +121,8 @@ def test_a_record_that_cannot_be_parsed_above_the_branches_is_rejected_once(benc
     assert bench.values("two") == [(4,), (6,)]
 
 
-@pytest.mark.long  # in the gate: test_every_branch_has_each_row_once_whatever_stops_between
-def test_both_sides_of_a_union_may_come_from_one_operator(bench: Bench) -> None:
+@pytest.mark.long  # in the gate: test_every_branch_has_each_row_once_after_a_stop_at_any_point
+def test_both_sides_of_a_union_may_read_one_operator(bench: Bench) -> None:
     job = bench.job()
     counted = counting(job.source("in", bench.source()), "k", "counts").select("n")
     counted.filter("n > 2").union(counted.selectExpr("-n AS n")).to(bench.sink(), name="out")
@@ -133,7 +131,7 @@ def test_both_sides_of_a_union_may_come_from_one_operator(bench: Bench) -> None:
     assert sorted(row["n"] for row in bench.rows()) == [-3, -2, -1, 3]
 
 
-@pytest.mark.long  # in the gate: test_every_branch_has_each_row_once_whatever_stops_between
+@pytest.mark.long  # in the gate: test_every_branch_has_each_row_once_after_a_stop_at_any_point
 def test_a_session_that_reuses_no_shuffle_reuses_this_one(bench: Bench) -> None:
     bench.put(*ROWS)
     bench.spark.conf.set("spark.sql.exchange.reuse", "false")

@@ -1,4 +1,4 @@
-"""A table that gets the rows of several epochs with one commit has each row once, whatever stops in between."""
+"""A table that gets the rows of several epochs in one commit has each row once, after a stop at any point."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def epochs(bench: Bench) -> list[Manifest]:
 
 
 @pytest.mark.long  # in the gate: tests/simulator/test_spark_holding.py
-def test_rows_held_back_survive_a_failure_and_come_with_one_commit(bench: Bench) -> None:
+def test_deferred_rows_survive_a_failure_and_are_published_in_one_commit(bench: Bench) -> None:
     for value in range(FILES):
         bench.put(("a", value))
     failpoints.arm("EPOCH_COMMITTED:raise:4")
@@ -44,11 +44,11 @@ def test_rows_held_back_survive_a_failure_and_come_with_one_commit(bench: Bench)
 
     decided = epochs(bench)
     held = [each for each in decided if any(output.rows for output in each.held.values())]
-    assert len(held) >= 3, "epochs that hold rows back"
+    assert len(held) >= 3, "epochs with deferred rows"
     totals_in_turn = [sum(range(value + 1)) for value in range(FILES)]
     assert sorted(total for _, total in bench.values()) == totals_in_turn
     commits = DeltaTable(str(bench.folder / "out")).version()
-    assert commits + len(held) <= len(decided) + 1, "an epoch that holds rows back makes no commit"
+    assert commits + len(held) <= len(decided) + 1, "an epoch that defers its rows makes no commit"
 
 
 def test_a_duration_that_is_none_is_refused_when_the_job_is_made(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""Records that cannot be parsed are counted and put aside once, whatever a job computes from the others."""
+"""Records that cannot be parsed are counted and kept in a side table once, for any computation on the others."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from spark_ckpt_files import FilesSource
 import spark_ckpt as ckpt
 
 pytestmark = pytest.mark.spark
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import from the tests' folder
 
 upper = F.udf(lambda name: name.upper(), StringType())
-"""It fails for the nulls of a record that could not be parsed."""
+"""A function that fails for the nulls of a record that could not be parsed."""
 
 
 CASES: dict[str, tuple[Callable[[ckpt.Stream], ckpt.Stream], list[tuple[object, ...]]]] = {
@@ -45,9 +45,9 @@ CASES: dict[str, tuple[Callable[[ckpt.Stream], ckpt.Stream], list[tuple[object, 
 }
 
 
-# in the gate: one of each kind; tests/runtime/test_rejects.py judges what becomes of the hidden column
+# in the gate: one of each kind; tests/runtime/test_rejects.py judges the hidden column
 @pytest.mark.parametrize("case", some(CASES, "explode", "function", "struct of all columns", "error for nulls", "key"))
-def test_a_bad_record_is_counted_and_kept_aside_once(
+def test_a_bad_record_is_counted_and_kept_in_the_side_table_once(
     bench: Bench, case: tuple[Callable[[ckpt.Stream], ckpt.Stream], list[tuple[object, ...]]]
 ) -> None:
     compute, wanted = case
@@ -65,7 +65,7 @@ def test_a_bad_record_is_counted_and_kept_aside_once(
     assert len(bench.values("rejected")) == 2
 
 
-def test_bad_records_of_all_batches_are_kept_beside_a_whole_result(bench: Bench) -> None:
+def test_bad_records_of_all_batches_are_kept_with_a_whole_result(bench: Bench) -> None:
     for name in ("a", "b"):
         bench.put_lines(json.dumps({"k": name}), f"not json {name}")
         job = bench.job()

@@ -1,4 +1,4 @@
-"""Runs in the user's hands: live control, restores, what is refused at definition and at restart, and why."""
+"""Runs under the user's control: live control, restores, and refusals at definition and at restart, with their reasons."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.store.store import Store
 
 pytestmark = pytest.mark.spark
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import from the tests' folder
 
 
 def totals_job(bench: Bench, **settings: object) -> ckpt.Job:
@@ -32,7 +32,7 @@ def totals_job(bench: Bench, **settings: object) -> ckpt.Job:
     return job
 
 
-def test_a_run_tells_what_it_does_and_does_what_it_is_told(bench: Bench) -> None:
+def test_a_run_reports_its_events_and_obeys_its_controls(bench: Bench) -> None:
     bench.put(("a", 1))
     heard, job = Heard(), bench.job()
     totals(job.source("in", bench.files_source())).to(bench.sink(), name="out")
@@ -69,8 +69,8 @@ def test_a_run_tells_what_it_does_and_does_what_it_is_told(bench: Bench) -> None
 
 
 @pytest.mark.long  # in the gate: integration_tests/survival/test_restore.py
-def test_a_job_goes_back_to_an_epoch_and_to_a_savepoint(bench: Bench) -> None:
-    """The state and the source go back; what the sink has stays, and the rows come again under new epochs."""
+def test_a_job_restores_an_epoch_and_a_savepoint(bench: Bench) -> None:
+    """The state and the source are restored; the sink keeps its rows, and the rows come again under new epochs."""
     bench.put(("a", 1))
     run = totals_job(bench).start()
     first = run.savepoint("first", ENOUGH_S)
@@ -128,7 +128,7 @@ def newest_epoch(bench: Bench) -> int:
 
 
 def in_the_table(store: str, version: int | None = None) -> tuple[dict[str, int], str]:
-    """What SQL finds in the operator's table, and the type of `n` there."""
+    """Rows that SQL finds in the operator's table, and the type of `n` there."""
     table = DeltaTable(f"{store}/state/sums", version=version)
     found = QueryBuilder().register("t", table).execute("SELECT k, n FROM t WHERE ckpt_op = 'put'").read_all()
     types = {field.name: field.type.type for field in table.schema().fields}
@@ -144,7 +144,7 @@ def total_as_double(job: ckpt.Job, bench: Bench):
 
 @pytest.mark.long  # in the gate: tests/store/test_state_schemas_widen.py
 def test_a_state_widens_under_its_job_and_every_reader_sees_the_wider_type(bench: Bench) -> None:
-    """Keys that nobody writes since widen, too: the first epoch under the new schema writes all of the state."""
+    """Keys that no batch writes since then widen, too: the first epoch under the new schema writes the whole state."""
     bench.put(("a", 1), ("b", 2))
     drain(summed(bench, "n int, seen array<int>"))
     before = ckpt.read_state(str(bench.folder / "store"), "sums")
@@ -161,8 +161,8 @@ def test_a_state_widens_under_its_job_and_every_reader_sees_the_wider_type(bench
     assert {row.k: (row.n, row.seen) for row in ckpt.state_frame(bench.spark, store, "sums").collect()} == wide
     assert in_the_table(store) == ({"a": 2**40 + 1, "b": 2}, "long")
     assert in_the_table(store, version=narrow) == ({"a": 1, "b": 2}, "integer")
-    told = CliRunner().invoke(application(), ["diff", store, "sums", str(first), str(newest_epoch(bench)), "--json"])
-    assert [each["key"] for each in json.loads(told.stdout)["changes"]] == [{"k": "a"}]
+    found = CliRunner().invoke(application(), ["diff", store, "sums", str(first), str(newest_epoch(bench)), "--json"])
+    assert [each["key"] for each in json.loads(found.stdout)["changes"]] == [{"k": "a"}]
     assert CliRunner().invoke(application(), ["verify", store, "--deep"]).exit_code == 0
 
     with pytest.raises(ckpt.CkptError) as refused:
@@ -200,7 +200,7 @@ def test_a_restart_with_another_graph_is_refused_and_changes_nothing(decided: Be
     assert not (decided.folder / table).exists()
 
 
-def test_key_groups_are_fixed_for_an_operators_life(decided: Bench) -> None:
+def test_key_groups_of_an_operator_cannot_change(decided: Bench) -> None:
     with pytest.raises(ckpt.CkptError, match="has 4 key groups") as refused:
         totals_job(decided, key_groups=8).start()
     assert refused.value.condition == "CKPT_CONFIG_INVALID"
@@ -214,7 +214,7 @@ def test_another_jobs_store_is_refused(decided: Bench) -> None:
     assert refused.value.condition == "CKPT_STORE_FOREIGN"
 
 
-def test_settings_may_come_from_the_sessions_conf_and_arguments_win(bench: Bench) -> None:
+def test_arguments_override_settings_of_the_sessions_conf(bench: Bench) -> None:
     conf = bench.spark.conf
     try:
         conf.set("spark.ckpt.interval", "3 seconds")
@@ -230,7 +230,7 @@ def test_settings_may_come_from_the_sessions_conf_and_arguments_win(bench: Bench
             conf.unset(key)
 
 
-# -- mistakes that are told on the line that makes them ---------------------------------------------------------------
+# -- mistakes that are reported on their line -----------------------------------------------------------------------------
 
 
 def two_names(job: ckpt.Job, rows: ckpt.Stream) -> object:
@@ -267,14 +267,14 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_in_a_definition_is_told_at_once_with_a_way_out(decided: Bench, mistake: str) -> None:
+def test_a_mistake_in_a_definition_is_reported_at_once_with_advice(decided: Bench, mistake: str) -> None:
     write, said = MISTAKES[mistake]
     job = decided.job()
     job.other = decided.source()
-    with pytest.raises(ckpt.CkptError) as told:
+    with pytest.raises(ckpt.CkptError) as refused:
         write(job, job.source("in", decided.source()))
-    assert said in str(told.value)
-    assert told.value.exit_code == 2
+    assert said in str(refused.value)
+    assert refused.value.exit_code == 2
 
 
 def test_a_job_without_a_sink_does_not_start(decided: Bench) -> None:
@@ -310,16 +310,16 @@ def test_a_users_mistake_ends_the_run_naming_operator_and_key(bench: Bench) -> N
     with pytest.raises(ckpt.CkptError) as failed:
         run.awaitTermination(ENOUGH_S)
     assert failed.value.condition == "CKPT_USER_FUNCTION_FAILED"
-    told = failed.value.context
-    assert (told["operator"], told["key"]) == ("divides", "('b',)")
-    assert "in divides" in str(told["traceback"])
+    context = failed.value.context
+    assert (context["operator"], context["key"]) == ("divides", "('b',)")
+    assert "in divides" in str(context["traceback"])
     assert "ZeroDivisionError" in failed.value.what
     assert run.exception() is failed.value
     assert run.recentProgress == [] or bench.rows() == []
 
 
 def fails_once(marker: str):
-    """A function that loses its process's work once, as a preempted machine does."""
+    """A function that fails once, as on a preempted machine."""
 
     def apply(frames):
         for frame in frames:
@@ -331,7 +331,7 @@ def fails_once(marker: str):
     return apply
 
 
-def test_a_failure_that_passes_costs_no_row_and_doubles_none(bench: Bench) -> None:
+def test_a_transient_failure_loses_and_doubles_no_row(bench: Bench) -> None:
     bench.put(("a", 1))
     job = bench.job()
     rows = job.source("in", bench.source()).mapInPandas(fails_once(str(bench.folder / "failed")), bench.schema)
@@ -371,14 +371,14 @@ OURS = re.compile(r"""  File ".*spark_ckpt\w*/[\w/]+\.py", line""")
 
 
 def tracebacks_of_ours(said: str) -> list[str]:
-    """All but those of PySpark's own workers. Those that look for sources in Python, make and read them wait for more to do; when
-    the JVM hangs up on them at its end they may print that, between lines of others, and the JVM may end in the middle of it."""
+    """All tracebacks except those of PySpark's own workers. Workers for Python sources wait for further requests. When the
+    JVM closes their connection at its end, they may print a traceback, mixed with other lines, and the JVM may cut it off."""
     whole_lines = said[: said.rfind("\n") + 1]
     _, *tracebacks = whole_lines.split("Traceback (most recent call last):\n")
     return [each for each in tracebacks if each and (OURS.search(each) or not OF_A_WORKER.match(each))]
 
 
-def test_a_traceback_of_sparks_workers_is_told_from_others() -> None:
+def test_a_traceback_of_sparks_workers_is_distinguished_from_others() -> None:
     head = "a warning\nTraceback (most recent call last):\n"
     daemon = f'{head}  File "a.zip/pyspark/daemon.py", line 95, in worker\nBrokenPipeError: [Errno 32] Broken pipe\n'
     ours = f'{head}  File "spark_ckpt/driver/run.py", line 9, in _end\nKeyError: 1\n'
@@ -404,7 +404,7 @@ def environment_of(bench: Bench) -> dict[str, str]:
 
 @pytest.mark.long  # in the gate: tests/runtime/test_stop_signals.py
 def test_a_program_that_ends_without_stopping_its_run_ends_properly_and_frees_the_lease(bench: Bench) -> None:
-    """In the middle of the first epoch's commit, publishing and settling."""
+    """During the first epoch's commit, publish and settling."""
     bench.put(("a", 1), ("a", 2))
     program = bench.folder / "program.py"
     program.write_text(LEFT_RUNNING)
@@ -435,7 +435,7 @@ def test_a_program_runs_under_spark_submit(bench: Bench) -> None:
     assert bench.values() == [("a", 3)]
 
 
-def test_an_operator_goes_on_with_another_number_of_key_groups(bench: Bench) -> None:
+def test_an_operator_continues_with_another_number_of_key_groups(bench: Bench) -> None:
     rows = [(f"k{number % 13}", number) for number in range(60)]
 
     for number, key_groups in enumerate((4, 6)):

@@ -1,4 +1,4 @@
-"""A job puts out the same rows whatever the session is set to; the session's own settings stay as they are."""
+"""A job emits the same rows with any settings of the session; the session's own settings stay unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import spark_ckpt as ckpt
 from spark_ckpt.errors import ConfigInvalid
 
 pytestmark = pytest.mark.spark
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import from the tests' folder
 SQL = "spark.sql."
 STATE = f"{SQL}streaming.stateStore."
 ROCKS_DB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -53,7 +53,7 @@ TOGETHER = {
         "regular expressions for names", "Java's new dates", "bytearrays", "structs as dicts",
     ),
 }  # fmt: skip
-"""In the gate. If one fails, `-m long` tells which setting it is."""
+"""In the gate. If one fails, `-m long` finds the setting."""
 CASES = [
     *(pytest.param({k: v for n in names for k, v in SETTINGS[n].items()}, id=name) for name, names in TOGETHER.items()),
     *(pytest.param(each, id=name, marks=pytest.mark.long) for name, each in SETTINGS.items()),
@@ -72,7 +72,7 @@ def set_to(bench: Bench, request: pytest.FixtureRequest) -> Iterator[dict[str, s
 
 
 def texts_so_far(key, frames, state):
-    """The key's texts, as text and as bytes."""
+    """The key's texts so far, as text and as bytes."""
     seen = state.get[0] if state.exists else ""
     seen += "".join(text for frame in frames for text in frame["text"])
     state.update((seen, seen.encode()))
@@ -80,19 +80,19 @@ def texts_so_far(key, frames, state):
 
 
 def rows_seen(key, frames, state):
-    """How many rows of both inputs the key has had."""
+    """Number of rows of both inputs that the key has had."""
     seen = (state.get[0] if state.exists else 0) + sum(len(frame) for frame in frames.values())
     state.update((seen,))
     yield key[0], seen
 
 
 @pytest.mark.parametrize("set_to", [{f"{SQL}streaming.queryEvolution.enableSourceEvolution": "true"}], indirect=True)
-def test_a_job_says_that_spark_may_not_want_names_of_sources(bench: Bench, set_to: dict[str, str]) -> None:
+def test_a_job_refuses_sparks_source_evolution_and_names_the_setting(bench: Bench, set_to: dict[str, str]) -> None:
     (key,) = set_to
     with pytest.raises(ConfigInvalid) as refused:
         bench.job()
     assert refused.value.context == {"setting": key}
-    bench.spark.conf.set(key, "false")  # as the error says
+    bench.spark.conf.set(key, "false")  # the error's advice
     bench.put(("a", 1))
     job = bench.job()
     job.source("in", bench.source()).to(bench.sink())
@@ -101,7 +101,7 @@ def test_a_job_says_that_spark_may_not_want_names_of_sources(bench: Bench, set_t
 
 
 @pytest.mark.parametrize("set_to", CASES, indirect=True)
-def test_a_job_puts_out_the_same_rows_under_a_setting_of_the_session(bench: Bench, set_to: dict[str, str]) -> None:
+def test_a_job_emits_the_same_rows_under_a_setting_of_the_session(bench: Bench, set_to: dict[str, str]) -> None:
     bench.schema = "k string, text string, at timestamp_ltz"
     day_us = 86_400_000_000
     bench.put(("a", "x", day_us), ("b", "y", day_us))

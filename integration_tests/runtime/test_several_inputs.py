@@ -19,7 +19,7 @@ from spark_ckpt.cli.app import exit_code
 from spark_ckpt.errors import GraphInvalid, StateSchemaChanged
 
 pytestmark = pytest.mark.spark
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import from the tests' folder
 
 
 def settle(
@@ -49,15 +49,13 @@ def settled(bench: Bench, state: str = STATE, name: str = "settled", **settings:
 
 
 def last(bench: Bench) -> dict[object, tuple[object, ...]]:
-    """The last word on each key: a row knows how many rows were before it."""
+    """The last row of each key: a row has the number of rows before it."""
     words = sorted(bench.rows(), key=lambda row: row["orders"] + row["payments"])
     return {row["k"]: (row["due"], row["orders"], row["payments"]) for row in words}
 
 
 @pytest.mark.long  # in the gate: tests/runtime/test_co_groups.py, and joins of two streams, test_stream_joins.py
-def test_rows_of_two_inputs_meet_one_state_whatever_stops_between(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_of_two_inputs_meet_one_state_also_after_a_stop(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     bench.put(("a", 10), ("b", 20), (None, 3), into="orders")
     drain(settled(bench))
     bench.put(("a", 4), ("c", 30), (None, 1), into="payments")
@@ -93,7 +91,7 @@ def test_rows_of_two_inputs_meet_one_state_whatever_stops_between(
 
 @pytest.mark.long  # in the gate: tests/runtime/test_co_groups.py
 def test_inputs_come_from_anywhere_in_the_graph(bench: Bench) -> None:
-    """An operator's output, an edge, one source twice, and records that cannot be parsed leave before."""
+    """An operator's output, an edge, one source twice; records that cannot be parsed are removed before."""
     job = bench.job()
     texts = job.source("texts", bench.source("texts")).selectExpr("k", "if(v = 2, 'broken', '{\"x\": 1}') AS text")
     parsed = texts.parse("text", "x long", on_error="drop").select("k", F.col("text.x").alias("x"))
@@ -127,7 +125,7 @@ def test_inputs_come_from_anywhere_in_the_graph(bench: Bench) -> None:
     assert run.lastProgress["totals"]["rejected"] == 1
 
 
-def test_what_a_job_explains_names_every_input(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_explanation_of_a_job_names_every_input(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     settled(bench).explain()
     assert [line.rstrip() for line in capsys.readouterr().out.strip().splitlines()] == [
         "job job",
@@ -141,7 +139,7 @@ def test_what_a_job_explains_names_every_input(bench: Bench, capsys: pytest.Capt
     ]
 
 
-def test_a_co_group_that_cannot_be_is_refused_where_it_is_written(bench: Bench) -> None:
+def test_an_invalid_co_group_is_refused_on_its_line(bench: Bench) -> None:
     job = bench.job()
     rows = job.source("in", bench.source())
     with pytest.raises(GraphInvalid, match="key 'k' of input 'a' is string, 'v' of 'b' is bigint"):

@@ -1,4 +1,4 @@
-"""Several event times in one job: the least of their watermarks is in force, as in Spark, and a restart knows each again."""
+"""Several event times in one job: the least of their watermarks applies, as in Spark, and a restart restores each of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import spark_ckpt as ckpt
 from spark_ckpt.cli.app import exit_code
 
 pytestmark = pytest.mark.spark
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import from the tests' folder
 
 SCHEMA = "k string, v long, at timestamp"
 WINDOW = "10 seconds"
@@ -26,8 +26,8 @@ ROUNDS = [
     {"fast": [("a", 1, 101), ("b", 2, 102)], "slow": [("a", 3, 90)]},
     {"fast": [("a", 1, 300)], "slow": []},  # the slow one holds the watermark at 70
     {"fast": [("a", 4, 72), ("c", 1, 59)], "slow": [("b", 5, 81)]},  # c is late
-    {"fast": [], "slow": [("b", 1, 200)]},  # the fast one's 295, seen two runs ago, lets it go to 180
-    {"fast": [("a", 7, 103)], "slow": [("a", 8, 171)]},  # late, both: an idle batch has brought the watermark to 180
+    {"fast": [], "slow": [("b", 1, 200)]},  # the fast one's 295, from two runs ago, lets it advance to 180
+    {"fast": [("a", 7, 103)], "slow": [("a", 8, 171)]},  # both late: an idle batch has advanced the watermark to 180
     {"fast": [("a", 9, 104), ("d", 1, 185)], "slow": [("b", 9, 82), ("e", 1, 160)]},  # a, b and e are late
 ]
 
@@ -78,7 +78,7 @@ class Sparks:
         self._query.processAllAvailable()
 
     def end(self) -> tuple[int, str]:
-        """Windows it has, and its watermark."""
+        """Number of its windows, and its watermark."""
         last = self._query.lastProgress
         self._query.stop()
         return int(last["stateOperators"][0]["numRowsTotal"]), last["eventTime"]["watermark"]
@@ -93,7 +93,7 @@ def summed(bench: Bench) -> ckpt.Run:
 
 
 @pytest.mark.long
-def test_a_union_of_two_event_times_has_sparks_watermark_although_ours_starts_anew_every_time(
+def test_a_union_of_two_event_times_has_sparks_watermark_also_after_restarts(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sparks, late, last = Sparks(bench), 0, 0
@@ -123,7 +123,7 @@ def test_a_union_of_two_event_times_has_sparks_watermark_although_ours_starts_an
 
 
 def waited(bench: Bench) -> ckpt.Run:
-    """Says of every key which input it has heard, once its time is over by both inputs."""
+    """Emit for every key the inputs that had rows, after its time has passed for both inputs."""
 
     def wait(key, frames, state):
         if state.hasTimedOut:
@@ -154,9 +154,9 @@ def test_a_key_of_two_inputs_waits_for_the_slower_one_and_late_rows_of_both_are_
     waited(bench)
     bench.put(("z", 1, at(500)), into="fast")
     waited(bench)
-    assert not (bench.folder / "out").exists() or bench.rows() == [], "the slow one stands at 81"
+    assert not (bench.folder / "out").exists() or bench.rows() == [], "the slow watermark is at 81"
     bench.put(("z", 1, at(600)), into="slow")
-    waited(bench)  # rows are judged by 81, keys by 495 from the next batch on
+    waited(bench)  # rows are late by 81, keys by 495 from the next batch on
     bench.put(("b", 1, at(90)), ("z", 1, at(501)), into="fast")
     bench.put(("b", 1, at(82)), ("z", 1, at(499)), into="slow")
     run = waited(bench)

@@ -1,5 +1,5 @@
-"""Spark's own stateful operators inside `transform` show what a plain query shows, however often the job is restarted, and
-again from an older epoch.
+"""Spark's own stateful operators inside `transform` emit the rows of a plain query, after any number of restarts, and again from an
+older epoch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_ckpt_kafka import KafkaSink
 import spark_ckpt as ckpt
 
 pytestmark = pytest.mark.spark
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import from the tests' folder
 
 SCHEMA = "k string, v long, at timestamp"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -33,7 +33,7 @@ FILES = [
     [("b", 7, 3), ("c", 8, 60), ("c", 8, 61), ("d", 6, 44)],
     [("a", 1, 100), ("e", 1, 94)],
     [("z", 0, 1000)],
-    [("z", 0, 1000)],  # the watermark stays: no window closes behind the last batch
+    [("z", 0, 1000)],  # the watermark stays: no window closes after the last batch
 ]
 
 
@@ -134,7 +134,7 @@ def put(bench: Bench, number: int) -> None:
 
 
 class Plain:
-    """The rows of a plain query, which reads what is there, and runs its batches without rows, before it gets more."""
+    """The rows of a plain query, which reads the present input and runs its batches without rows before it gets more."""
 
     def __init__(self, bench: Bench, name: str, program: Program, mode: str) -> None:
         reader = bench.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
@@ -183,21 +183,21 @@ def check(bench: Bench, programs: Mapping[str, Program], mode: str = "append") -
 
 
 @pytest.mark.long
-def test_a_job_restarted_behind_every_file_shows_what_plain_queries_show(bench: Bench) -> None:
+def test_a_job_restarted_after_every_file_emits_the_rows_of_plain_queries(bench: Bench) -> None:
     check(bench, APPENDING)
 
 
 @pytest.mark.long
-def test_so_it_does_with_rocksdb(bench: Bench, rocksdb: None) -> None:
+def test_with_rocksdb_a_restarted_job_emits_the_rows_of_plain_queries(bench: Bench, rocksdb: None) -> None:
     check(bench, ON_ROCKSDB)
 
 
 @pytest.mark.long
-def test_so_it_does_in_update_mode(bench: Bench) -> None:
+def test_in_update_mode_a_restarted_job_emits_the_rows_of_plain_queries(bench: Bench) -> None:
     check(bench, UPDATING, "update")
 
 
-def test_a_running_job_has_published_what_a_plain_query_shows_when_all_is_processed(bench: Bench) -> None:
+def test_a_running_job_has_published_the_rows_of_a_plain_query_after_all_input(bench: Bench) -> None:
     plain = Plain(bench, "windows", windows, "append")
     put(bench, 0)
     run = job_of(bench, {"windows": windows}).start()

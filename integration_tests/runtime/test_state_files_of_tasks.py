@@ -20,13 +20,13 @@ from spark_ckpt.tasks.operators import aggregations
 from spark_ckpt.tasks.packing import control_tag
 
 pytestmark = pytest.mark.spark
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import from the tests' folder
 
 KEYS = [f"key {number}" for number in range(60)]
 
 
 def run(bench: Bench, tasks: int, value: int) -> ckpt.Run:
-    """A run with so many tasks, for which every key has one more row."""
+    """Run with `tasks` tasks on one more row for every key."""
     bench.put(*((key, value) for key in KEYS))
     job = bench.job(key_groups=24, shuffle_partitions=tasks)
     totals(job.source("in", bench.source())).to(bench.sink(), name="out")
@@ -44,7 +44,7 @@ def test_files_of_an_epoch_grow_with_tasks_and_runs_with_other_numbers_of_tasks_
 
     store = bench.folder / "store"
     assert sorted(ckpt.read_state(str(store), "totals")["total"].to_pylist()) == [111] * 60
-    # Spark and Delta read whole files, in which each range has a footer of its own before the file's
+    # Spark and Delta read whole files, in which each range has its own footer before the file's footer
     state = DeltaTable(str(store / "state" / "totals"))
     assert len(state.file_uris()) == 6
     assert bench.spark.read.parquet(*state.file_uris()).where("ckpt_epoch > 0").count() == 180

@@ -1,4 +1,4 @@
-"""The state of Spark's own operators is a part of an epoch like any other: verified, kept, dropped, refused by name."""
+"""The state of Spark's own operators is a full part of an epoch: verified, kept, dropped, refused by name."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def drained(bench: Bench) -> Iterator[Bench]:
 
 @dataclass(frozen=True)
 class Twice:
-    """A job that ran twice, and what was there between: the newest epoch and the files of the state."""
+    """A job after two runs, and its newest epoch and state files between them."""
 
     bench: Bench
     first: int
@@ -69,7 +69,7 @@ class Twice:
 
 @pytest.fixture(scope="module")
 def twice(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Twice:
-    """Only the last test that asks for it changes it."""
+    """A job for several tests; only the last one of them changes it."""
     bench = Bench(spark, tmp_path_factory.mktemp("twice"))
     bench.put(("a", 1), ("a", 1), ("b", 2))
     drain(job_of(bench))
@@ -79,7 +79,7 @@ def twice(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Twic
     return between
 
 
-def test_an_operator_of_the_job_takes_rows_of_sparks_operators(bench: Bench) -> None:
+def test_an_operator_of_the_job_reads_rows_of_sparks_operators(bench: Bench) -> None:
     def job() -> ckpt.Job:
         job = bench.job()
         totals(job.source("in", bench.source()).transform(first_values)).to(bench.sink())
@@ -102,7 +102,7 @@ def test_an_epoch_names_only_files_that_are_new(twice: Twice) -> None:
     assert "HDFSBacked" in shown.output
 
 
-def test_other_operators_are_refused_and_the_advice_leads_on(drained: Bench) -> None:
+def test_other_operators_are_refused_and_the_advice_works(drained: Bench) -> None:
     drained.put(("a", 1), ("c", 3))
     error = refused(job_of(drained, counts, "update"))
     assert error.condition == "CKPT_SPARK_STATE_CHANGED"
@@ -116,7 +116,7 @@ def test_other_operators_are_refused_and_the_advice_leads_on(drained: Bench) -> 
     assert drained.values() == [("a", 1), ("a", 1), ("a", 1), ("b", 2), ("c", 3)]
 
 
-def test_a_job_without_sparks_operators_says_whose_state_it_would_lose(counted_twice: Bench) -> None:
+def test_a_job_without_sparks_operators_names_the_state_that_it_would_lose(counted_twice: Bench) -> None:
     plain = counted_twice.job()
     plain.source("in", counted_twice.source()).to(counted_twice.sink())
     error = refused(plain)
@@ -176,7 +176,7 @@ def test_files_that_no_epoch_names_are_deleted(bench: Bench) -> None:
     assert {path.name for path in state_files(bench)} == named
 
 
-def test_streams_that_part_behind_sparks_operators_are_refused(bench: Bench) -> None:
+def test_streams_that_split_after_sparks_operators_are_refused(bench: Bench) -> None:
     bench.put(("a", 1))
     job = bench.job()
     once = job.source("in", bench.source()).transform(first_values)
@@ -203,7 +203,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("operation", REFUSED)
-def test_it_is_refused_on_the_line_that_writes_it(bench: Bench, operation: str) -> None:
+def test_an_operation_is_refused_on_its_line(bench: Bench, operation: str) -> None:
     program, mode, condition = REFUSED[operation]
     bench.schema = "k string, v long, at timestamp"
     with pytest.raises(ckpt.CkptError) as found:
@@ -232,7 +232,7 @@ def command(*arguments: object) -> str:
 
 @pytest.fixture(scope="module")
 def counted_twice(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """For tests that only read it."""
+    """A job for tests that only read it."""
     bench = Bench(spark, tmp_path_factory.mktemp("counted"))
     for rows in ([("a", 1), ("b", 2)], [("a", 4), ("c", 3)]):
         bench.put(*rows)
@@ -283,7 +283,7 @@ def test_the_command_copies_the_state_into_a_table(counted_twice: Bench) -> None
     assert "has other rows" in str(other.exception)
 
 
-def test_a_side_of_a_join_is_asked_for(bench: Bench) -> None:
+def test_the_command_needs_the_side_of_a_join(bench: Bench) -> None:
     bench.schema = "k string, v long"
     for side in ("left", "right"):
         bench.put(("a", 1), ("a", 2), into=side)
@@ -312,7 +312,7 @@ def rescale(bench: Bench, partitions: int) -> Result:
     return CliRunner().invoke(application(), ["rescale", str(bench.folder / "store"), "--partitions", str(partitions)])
 
 
-def test_the_state_goes_on_in_another_number_of_partitions(rocksdb: Bench) -> None:
+def test_the_state_continues_in_another_number_of_partitions(rocksdb: Bench) -> None:
     bench = rocksdb
     known = [(f"k{number}", number) for number in range(20)]
     bench.put(*known)

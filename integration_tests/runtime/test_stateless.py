@@ -1,5 +1,5 @@
-"""Operations that remember rows outside of epochs have no place in a stream: their memory would be lost at every restart. They
-are refused where they are written, and again in the plan that is about to run; what remembers nothing is not.
+"""Operations that keep rows outside of epochs would lose them at every restart. They are refused where they are written, and again
+in the plan before it runs; operations without such memory are accepted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import spark_ckpt as ckpt
 from spark_ckpt.plan import stateless
 
 pytestmark = pytest.mark.spark
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import from the tests' folder
 
 SCHEMA = "k string, v long, at timestamp"
 ROW = "k string, v long"
@@ -30,7 +30,7 @@ def states(key, frames, state) -> Iterator[object]:
 
 
 class Remembers(StatefulProcessor):
-    """Never run."""
+    """A processor that never runs."""
 
     def init(self, handle) -> None: ...
 
@@ -40,7 +40,7 @@ class Remembers(StatefulProcessor):
 
 
 def static(frame: DataFrame) -> DataFrame:
-    """A small table, made of operations that a stream may not have."""
+    """A small table, made by operations that a stream may not have."""
     rows = frame.sparkSession.createDataFrame([("a", 10), ("a", 10), ("b", 20)], "k string, factor long")
     return rows.groupBy("k").agg(F.max("factor").alias("factor")).dropDuplicates().orderBy("k").limit(5)
 
@@ -105,7 +105,7 @@ SPARKS: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
         lambda frame: frame.groupBy("k").transformWithStateInPandas(Remembers(), ROW, "append", "none"),
     ),
 }
-"""Refused behind an operator of the job only: elsewhere their state is part of an epoch."""
+"""Refused after an operator of the job only: elsewhere their state is part of an epoch."""
 
 ALLOWED: dict[str, Callable[[DataFrame], DataFrame]] = {
     "expressions": lambda frame: frame.select("k", (F.col("v") + 1).alias("v")).where("v > 0").fillna(0).dropna(),
@@ -148,12 +148,12 @@ def check_refused(stream: ckpt.Stream, node: str, function: Callable[[DataFrame]
 
 
 @pytest.mark.parametrize("operation", REFUSED)
-def test_what_remembers_rows_is_refused_on_the_line_that_writes_it(stream: ckpt.Stream, operation: str) -> None:
+def test_an_operation_that_remembers_rows_is_refused_on_its_line(stream: ckpt.Stream, operation: str) -> None:
     check_refused(stream, *REFUSED[operation])
 
 
 @pytest.mark.parametrize("operation", SPARKS)
-def test_sparks_own_state_is_refused_behind_an_operator(stream: ckpt.Stream, operation: str) -> None:
+def test_sparks_own_state_is_refused_after_an_operator(stream: ckpt.Stream, operation: str) -> None:
     behind = stream.groupBy("k").applyInPandasWithState(states, SCHEMA, "n long", "append", "NoTimeout", "echo")
     check_refused(behind, *SPARKS[operation])
 
@@ -178,13 +178,13 @@ def test_the_name_of_the_file_is_refused_and_leads_to_the_positions_of_a_source(
     assert "positions=True" in refused.value.hint
 
 
-def test_the_name_of_the_file_is_refused_behind_an_operator(stream: ckpt.Stream) -> None:
+def test_the_name_of_the_file_is_refused_after_an_operator(stream: ckpt.Stream) -> None:
     with pytest.raises(ckpt.CkptError) as refused:
         totals(stream).withColumn("file", F.input_file_name())
     assert refused.value.context["operation"] == "input_file_name"
 
 
-def test_the_name_of_the_file_may_be_asked_of_a_static_table_and_of_sparks_own_source(
+def test_the_name_of_the_file_is_available_from_a_static_table_and_from_sparks_own_source(
     bench: Bench, stream: ckpt.Stream, tmp_path: Path
 ) -> None:
     stream.transform(lambda frame: frame.crossJoin(static(frame).select(F.input_file_name().alias("file"))))
@@ -193,7 +193,7 @@ def test_the_name_of_the_file_may_be_asked_of_a_static_table_and_of_sparks_own_s
 
 
 @pytest.mark.parametrize("operation", ALLOWED)
-def test_what_remembers_nothing_may_be_written(stream: ckpt.Stream, operation: str) -> None:
+def test_an_operation_without_memory_is_accepted(stream: ckpt.Stream, operation: str) -> None:
     assert stream.transform(ALLOWED[operation]).columns
 
 
@@ -216,7 +216,9 @@ def test_what_remembers_nothing_may_be_written(stream: ckpt.Stream, operation: s
         ),
     ],
 )
-def test_what_is_no_stream_of_the_one_given_is_refused_on_its_line(stream: ckpt.Stream, function, message: str) -> None:
+def test_a_result_that_is_no_stream_of_the_argument_is_refused_on_its_line(
+    stream: ckpt.Stream, function, message: str
+) -> None:
     with pytest.raises(ckpt.CkptError, match=message) as refused:
         stream.transform(function)
     assert "test_stateless.py:" in refused.value.context["line"]
@@ -229,7 +231,7 @@ def test_an_aggregate_in_a_select_is_refused_as_in_a_transform(stream: ckpt.Stre
 
 
 def once(operation: Callable[[DataFrame], DataFrame]) -> Callable[[DataFrame], DataFrame]:
-    """Harmless when it is recorded, `operation` when it is built again."""
+    """A function that is harmless when it is recorded, and `operation` when it is built again."""
     calls: list[None] = []
 
     def function(frame: DataFrame) -> DataFrame:
@@ -240,7 +242,7 @@ def once(operation: Callable[[DataFrame], DataFrame]) -> Callable[[DataFrame], D
 
 
 @pytest.mark.parametrize("behind", [False, True], ids=["before the operator", "behind it"])
-def test_a_function_that_changes_its_mind_is_refused_at_the_start_with_its_line(bench: Bench, behind: bool) -> None:
+def test_a_function_whose_result_changes_is_refused_at_the_start_with_its_line(bench: Bench, behind: bool) -> None:
     bench.put(("a", 1))
     job = bench.job()
     rows = job.source("in", bench.source()).filter("v > 0")
@@ -252,8 +254,8 @@ def test_a_function_that_changes_its_mind_is_refused_at_the_start_with_its_line(
     assert "test_stateless.py:" in refused.value.context["line"]
 
 
-def test_a_stream_that_is_read_on_the_sly_is_refused_at_the_start(bench: Bench) -> None:
-    """Its offset would be nobody's cursor."""
+def test_a_hidden_read_of_a_stream_is_refused_at_the_start(bench: Bench) -> None:
+    """Its offset would not be in any cursor."""
     job = bench.job()
     sly = once(
         lambda frame: frame.unionByName(bench.source("more").read(bench.spark, bench.source("more").start(bench.spark)))
@@ -264,7 +266,7 @@ def test_a_stream_that_is_read_on_the_sly_is_refused_at_the_start(bench: Bench) 
         job.start()
 
 
-def test_what_is_allowed_gives_every_row_once_over_a_restart(bench: Bench) -> None:
+def test_accepted_operations_emit_every_row_once_over_a_restart(bench: Bench) -> None:
     def allowed(frame: DataFrame) -> DataFrame:
         known = frame.repartition(2).join(static(frame), "k").where(F.rand() < 2)
         return known.mapInPandas(lambda frames: frames, known.schema).select("k", "v", "factor")
@@ -281,7 +283,7 @@ def test_what_is_allowed_gives_every_row_once_over_a_restart(bench: Bench) -> No
 
 
 def without_duplicates(bench: Bench, distinct: Callable[[ckpt.Stream], ckpt.Stream]) -> list[tuple[object, ...]]:
-    """What comes out when the same id arrives before and after a restart."""
+    """Output when the same id arrives before and after a restart."""
     for rows in ([("a", 1), ("a", 2)], [("a", 3), ("b", 4)]):
         bench.put(*rows)
         job = bench.job()
@@ -290,13 +292,13 @@ def without_duplicates(bench: Bench, distinct: Callable[[ckpt.Stream], ckpt.Stre
     return bench.values()
 
 
-def test_without_the_refusal_a_restart_shows_duplicates_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_refusal_a_restart_would_emit_duplicates(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stateless, "check_node", lambda node: None)
     shown = without_duplicates(bench, lambda rows: totals(rows).transform(lambda frame: frame.dropDuplicates(["k"])))
     assert shown == [("a",), ("a",), ("b",)]
 
 
 @pytest.mark.long  # in the gate: integration_tests/runtime/test_deduplication_is_sparks.py
-def test_what_the_refusal_advises_keeps_the_first_row_of_every_id_over_a_restart(bench: Bench) -> None:
+def test_the_advised_operation_keeps_the_first_row_of_every_id_over_a_restart(bench: Bench) -> None:
     advised = without_duplicates(bench, lambda rows: rows.dropDuplicates(["k"]))
     assert advised == [("a",), ("b",)]

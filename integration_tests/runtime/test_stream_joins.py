@@ -1,4 +1,4 @@
-"""Two streams joined in one job: their rows meet whenever they come, and both sides are in every epoch."""
+"""Two streams joined in one job: their rows meet in any order of arrival, and both sides are in every epoch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def joined(bench: Bench, interval: str = "1 hour", **how: str) -> ckpt.Job:
     return job
 
 
-def test_rows_of_two_streams_meet_whichever_comes_first_and_whatever_stops_between(bench: Bench) -> None:
+def test_rows_of_two_streams_meet_in_any_order_and_after_a_stop(bench: Bench) -> None:
     bench.put(("a", 1), ("b", 2), (None, 3), into="orders")
     bench.put((None, 30), ("c", 30), into="payments")
     drain(joined(bench))
@@ -41,7 +41,7 @@ def test_rows_of_two_streams_meet_whichever_comes_first_and_whatever_stops_betwe
 
 
 @pytest.mark.long
-def test_an_older_epoch_takes_both_sides_back(bench: Bench) -> None:
+def test_a_restore_of_an_older_epoch_restores_both_sides(bench: Bench) -> None:
     bench.put(("a", 1), into="orders")
     before = drain(joined(bench)).epochs()[-1].epoch
     bench.put(("a", 2), into="orders")
@@ -50,7 +50,7 @@ def test_an_older_epoch_takes_both_sides_back(bench: Bench) -> None:
 
     drain(joined(bench), restore=before)
 
-    assert bench.values() == [("a", 1, 10), ("a", 1, 10), ("a", 2, 10), ("a", 2, 10)], "what is behind the epoch, again"
+    assert bench.values() == [("a", 1, 10), ("a", 1, 10), ("a", 2, 10), ("a", 2, 10)], "rows after the epoch, again"
 
 
 def test_the_state_of_a_join_is_read_from_the_command_line(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,7 +67,7 @@ def test_the_state_of_a_join_is_read_from_the_command_line(bench: Bench, capsys:
 
 
 @pytest.mark.long  # in the gate: tests/runtime/test_stream_join.py
-def test_a_left_join_puts_out_what_met_nothing_once_its_time_is_over(bench: Bench) -> None:
+def test_a_left_join_emits_unmatched_rows_after_their_time(bench: Bench) -> None:
     bench.put(("a", 1), ("b", 2), into="orders")
     bench.put(("a", 10), into="payments")
     drain(joined(bench, how="left", ttl="1 millisecond"))
@@ -78,13 +78,13 @@ def test_a_left_join_puts_out_what_met_nothing_once_its_time_is_over(bench: Benc
 
 
 @pytest.mark.parametrize("interval", [pytest.param("1 hour", marks=pytest.mark.long), "every batch"])
-def test_a_left_row_meets_the_match_that_waits_behind_other_rows_after_a_downtime(
+def test_after_a_downtime_a_left_row_meets_a_match_that_comes_after_other_rows(
     bench: Bench, interval: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ttl is over when the driver comes back: the waiting rows are read before a key is forgotten."""
+    """The ttl ends during the downtime: waiting rows are read before a key is removed."""
     monkeypatch.setattr(
         input_clock, "LEAST_S", 3600.0
-    )  # a run asks at its start only, so the first one forgets nothing
+    )  # a run checks only at its start, so the first one removes nothing
     bench.put(("a", 1), ("b", 2), into="orders")
     drain(joined(bench, interval, how="left", ttl="1 millisecond"))
     bench.put(("other", 0), into="payments")  # a batch reads one file
@@ -125,10 +125,10 @@ def test_records_that_cannot_be_parsed_leave_before_a_join(bench: Bench) -> None
     assert run.lastProgress["totals"]["rejected"] == 1
 
 
-@pytest.mark.long  # in the gate: test_handing_on.py, whose operators hand the same types on in another zone
+@pytest.mark.long  # in the gate: test_handing_on.py, whose operators pass on the same types in another zone
 @pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kathmandu"])
 def test_times_of_a_session_in_another_zone_are_joined_as_instants(bench: Bench, zone: str) -> None:
-    """As key and as value, by themselves and within structs, arrays and maps; the hour that occurs twice among them."""
+    """As key and as value, by themselves and within structs, arrays and maps, including the hour that occurs twice."""
     first, second = (dt.datetime(2024, 11, 3, hour, 30, tzinfo=dt.UTC) for hour in (5, 6))
     bench.schema = "at timestamp, v long"
     nested = "at", "at as t", "struct(at as x) as s", "array(at) as a", "map(v, at) as m"

@@ -1,4 +1,4 @@
-"""What goes wrong in the user's code: told at once and with their lines, unless it may pass by itself."""
+"""Errors in the user's code: reported at once and with their lines, except transient ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runtime_kit import Bench, Heard, drain, some
 import spark_ckpt as ckpt
 
 pytestmark = pytest.mark.spark
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import from the tests' folder
 
 MOST = 2**63 - 1
 Shape = Callable[[ckpt.Stream], ckpt.Stream]
@@ -76,7 +76,7 @@ USERS = {
 
 
 def refused(bench: Bench, shape: Shape) -> tuple[ckpt.CkptError, int]:
-    """What the job ends with, and how many incarnations it took to end."""
+    """The error that ends the job, and its number of incarnations until then."""
     job, heard = bench.job(), Heard()
     job.addListener(heard)
     shape(job.source("in", bench.source())).to(bench.sink(), name="out")
@@ -85,7 +85,7 @@ def refused(bench: Bench, shape: Shape) -> tuple[ckpt.CkptError, int]:
     return failed.value, len(heard.of("started"))
 
 
-# in the gate: some here, and what the others raise in tests/runtime/test_query_failures.py
+# in the gate: some here, and errors of the others in tests/runtime/test_query_failures.py
 @pytest.mark.parametrize("shape", some(USERS, "keyed", "pandas udf", "udf behind the operator"))
 def test_an_error_in_the_users_function_shows_their_lines_and_is_final(bench: Bench, shape: Shape) -> None:
     bench.put(("a", 1))
@@ -100,7 +100,7 @@ def test_an_error_in_the_users_function_shows_their_lines_and_is_final(bench: Be
     assert not any(inside in shown for inside in ("/pyspark/", "pyspark.zip", "spark_ckpt/runtime/", "/connectors/"))
 
 
-def test_a_failed_run_keeps_the_users_lines_for_whoever_asks_and_in_the_log(bench: Bench, caplog) -> None:
+def test_a_failed_run_has_the_users_lines_in_its_error_and_in_the_log(bench: Bench, caplog) -> None:
     bench.put(("a", 1))
     job = bench.job()
     keyed(keyed_raises)(job.source("in", bench.source())).to(bench.sink(), name="out")
@@ -211,7 +211,7 @@ DETERMINISTIC: dict[str, tuple[Shape, str, dict[str, str]]] = {
         "sum",
     ),
 )
-def test_what_the_same_rows_would_do_again_is_final_and_says_where(
+def test_an_error_that_the_same_rows_would_repeat_is_final_and_names_its_place(
     bench: Bench, mistake: tuple[Shape, str, dict[str, str]]
 ) -> None:
     shape, condition, context = mistake
@@ -225,7 +225,7 @@ def test_what_the_same_rows_would_do_again_is_final_and_says_where(
 
 
 def once(flag: str, what: Callable[[], None]):
-    """A UDF whose surroundings fail it the first time."""
+    """A UDF whose surroundings fail at its first call."""
 
     @F.udf(LongType())
     def udf(value):
@@ -252,7 +252,7 @@ def no_memory() -> None:
 @pytest.mark.parametrize(
     "what", [kill_worker, *(pytest.param(each, marks=pytest.mark.long) for each in (no_service, no_memory))]
 )
-def test_what_may_pass_by_itself_is_tried_again(bench: Bench, what: Callable[[], None]) -> None:
+def test_a_transient_error_is_retried(bench: Bench, what: Callable[[], None]) -> None:
     bench.put(("a", 7))
     flaky, heard = once(str(bench.folder / "flag"), what), Heard()
     job = bench.job()

@@ -1,5 +1,5 @@
-"""Windowed aggregates under Spark's own update and append modes and under `agg` show the same rows, drop the same late rows
-and keep the same windows; also when ours is restarted again and again.
+"""Windowed aggregates under Spark's own update and append modes and under `agg` emit the same rows, drop the same late rows
+and keep the same windows, even if ours is restarted repeatedly.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def at(seconds: float) -> dt.datetime:
 
 BATCHES = [
     [("a", 1, 1), ("b", 2, 2), ("a", 3, 12), ("c", 1, 3)],
-    [("a", 4, 100), ("b", 1, 95)],  # the watermark goes to 95
-    [("a", 5, 3), ("d", 6, 4), ("a", 1, 101)],  # by the watermark of the batch before nothing is late yet
+    [("a", 4, 100), ("b", 1, 95)],  # the watermark advances to 95
+    [("a", 5, 3), ("d", 6, 4), ("a", 1, 101)],  # by the watermark of the batch before no row is late yet
     [("a", 7, 5), ("c", 8, 6), ("a", 1, 96), ("b", 1, 84)],  # late, late, open, late
     [("a", 1, 200), ("e", 1, 94)],
     [("a", 1, 97), ("b", 1, 104), ("e", 9, 2), ("a", 2, 194)],
@@ -112,7 +112,7 @@ def windows_kept(bench: Bench) -> int:
     ],
     ids=["tumbling", "sliding"],
 )
-def test_every_batch_shows_what_sparks_update_mode_shows(bench: Bench, without_idle_batches: None, windows) -> None:
+def test_every_batch_emits_the_rows_of_sparks_update_mode(bench: Bench, without_idle_batches: None, windows) -> None:
     for number in range(len(BATCHES)):
         put(bench, number)
     sparks = Sparks(bench, windows)
@@ -154,7 +154,7 @@ def test_append_where_no_window_closes_is_refused_with_the_mode_of_each_row(benc
 
 @pytest.mark.long
 def test_restarts_change_nothing(bench: Bench) -> None:
-    """Ours starts anew for every file; Spark's query goes on, and idles until its watermark has caught up."""
+    """Ours restarts for every file; Spark's query continues, and idles until its watermark has caught up."""
     windows = lambda: F.window("at", WINDOW)  # noqa: E731
     put(bench, 0)
     sparks = Sparks(bench, windows)
@@ -190,7 +190,7 @@ def test_restarts_change_nothing(bench: Bench) -> None:
     ],
     ids=["end", "a window of a transform", "start", "start of a sliding window", "both", "the time itself"],
 )
-def test_whatever_part_of_the_window_is_grouped_by_closed_windows_go_and_late_rows_are_counted(
+def test_for_every_grouped_part_of_the_window_closed_windows_are_removed_and_late_rows_counted(
     bench: Bench, grouped
 ) -> None:
     for rows in ([("a", 1, 1)], [("a", 1, 500)], [("a", 1, 501)], [("a", 1, 2), ("a", 1, 502)]):
@@ -206,7 +206,7 @@ def test_whatever_part_of_the_window_is_grouped_by_closed_windows_go_and_late_ro
 
 
 def closes(bench: Bench) -> list[dt.datetime]:
-    """The greatest time in the key of every window that is kept."""
+    """The greatest time in the key of every kept window."""
     kept = ckpt.read_state(str(bench.folder / "store"), "aggregate").to_pylist()
     assert kept
     return [max(value for value in row.values() if isinstance(value, dt.datetime)) for row in kept]

@@ -1,4 +1,4 @@
-"""What a Python worker has loaded when it runs a job's functions: nothing of what the driver runs."""
+"""Modules that a Python worker has loaded when it runs a job's functions: none of the driver's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark import cloudpickle
 from runtime_kit import Bench, drain
 
 pytestmark = pytest.mark.spark
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import from the tests' folder
 
 DRIVERS = (
     "spark_ckpt.api.job", "spark_ckpt.api.stream", "spark_ckpt.driver.run", "spark_ckpt.driver.supervisor",
@@ -24,14 +24,14 @@ DRIVERS = (
 
 
 def loaded(key: tuple[object, ...], frames: object, state: object) -> Iterator[tuple[object, object]]:
-    """The modules that the worker of the operator has, and those that Spark imports for the first update of a state."""
+    """Modules of the operator's worker, and those that Spark imports for the first update of a state."""
     before = set(sys.modules)
     state.update((1,))
     yield (key[0], json.dumps(sorted(sys.modules)), json.dumps(sorted(sys.modules.keys() - before)))
 
 
 def loaded_behind(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-    """The same of a worker behind the operator, beside what the operator's said."""
+    """The same of a worker after the operator, with the report of the operator's worker."""
     for frame in batches:
         yield frame.assign(behind=json.dumps(sorted(sys.modules)))
 
@@ -46,5 +46,5 @@ def test_the_workers_of_a_job_load_nothing_of_the_driver(bench: Bench) -> None:
     [row] = bench.rows()
     inside, behind = set(json.loads(row["inside"])), set(json.loads(row["behind"]))
     assert "spark_ckpt.tasks.group_host" in inside
-    assert json.loads(row["more"]) == [], "each worker imports them by itself"
+    assert json.loads(row["more"]) == [], "each worker would have to import them"
     assert sorted((inside | behind) & set(DRIVERS)) == []

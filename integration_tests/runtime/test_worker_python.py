@@ -1,4 +1,4 @@
-"""A session whose Python workers are another interpreter is refused before the job has made anything."""
+"""A session whose Python workers use another interpreter is refused before the job has written anything."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ except ckpt.CkptError as error:
 
 
 def answer(folder: Path, python: str, *conf: str) -> str:
-    """What a program says whose workers are `python`."""
+    """Output of a program whose workers are `python`."""
     (folder / "in").mkdir()
     program = [sys.executable, "-c", PROGRAM, str(folder), *conf]
     run = subprocess.run(

@@ -1,4 +1,4 @@
-"""The checks of names that Spark does not promise, by name, as `test_names_of_this_spark` makes them."""
+"""The checks of names that Spark does not promise, by name, for `test_names_of_this_spark`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHECKS: dict[str, Callable[..., None]] = {}
 
 
 def of(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The check of these names; its parameters are fixtures."""
+    """Register the check of these names; its parameters are fixtures."""
 
     def entered(check: Callable[..., None]) -> Callable[..., None]:
         CHECKS.update(dict.fromkeys(names, check))

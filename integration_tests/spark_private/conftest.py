@@ -1,4 +1,4 @@
-"""One session for all names, and what one streaming query and one task showed."""
+"""One session for all names, and observations of one streaming query and one task."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from spark_ckpt.spark_internals.launching import launches_run_first
 from spark_ckpt.spark_internals.python_workers import DAEMON_MODULE, unix_sockets
 from spark_ckpt.spark_internals.settings import LOCAL_CHECKPOINT_SETTINGS, QUERY_SETTINGS
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import from the tests' folder
 
 
 @pytest.fixture(scope="module")
 def launch_mark(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made by the child in which PySpark launches Java."""
+    """A file that the child process creates in which PySpark launches Java."""
     return tmp_path_factory.mktemp("launch") / "mark"
 
 
 @pytest.fixture(scope="module")
 def socket_folder() -> Iterator[Path]:
-    """Of a path that is short enough."""
+    """A folder with a path that is short enough for a socket."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         yield Path(folder)
 
 
 @pytest.fixture(scope="module")
 def spark(launch_mark: Path, socket_folder: Path) -> Iterator[SparkSession]:
-    """Launched and set up as `spark_ckpt.session` does."""
+    """A session that is launched and configured as `spark_ckpt.session` does."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     before = signal.getsignal(signal.SIGINT)
     builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
@@ -66,5 +66,5 @@ def _loaded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @pytest.fixture(scope="module")
 def seen(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Seen:
-    """What one query showed."""
+    """Observations of one query."""
     return watched_query(spark, tmp_path_factory.mktemp("checkpoint"))

@@ -1,4 +1,4 @@
-"""Checks of the names in what Spark writes: a query's checkpoint, its logs, an operator's state and what describes it."""
+"""Checks of the names in files of Spark: a query's checkpoint, its logs, an operator's state and its metadata."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ STREAMING = "org.apache.spark.sql.execution.streaming"
 
 
 def members_of(spark: SparkSession, name: str) -> set[str]:
-    """Names of the fields and methods of a Scala class, private ones too; of private methods only the last part."""
+    """Names of the fields and methods of a Scala class, including private ones; of private methods only the last part."""
     found = jvm_of(spark).org.apache.spark.util.Utils.classForName(name, True, False)
     members = [*found.getDeclaredFields(), *found.getDeclaredMethods()]
     return {str(each.getName()).rpartition("$$")[2] for each in members}
@@ -148,14 +148,14 @@ def _(spark: SparkSession) -> None:
 
 @of("SparkSession._streamingCheckpointManager")
 def _(spark: SparkSession) -> None:
-    """A state that it repartitions: integration_tests/runtime/test_state_of_sparks_operators.py."""
+    """Repartitioned state: integration_tests/runtime/test_state_of_sparks_operators.py."""
     repartition = spark._streamingCheckpointManager.repartition  # noqa: SLF001
     assert list(inspect.signature(repartition).parameters)[:2] == ["checkpoint_location", "num_partitions"]
 
 
 @of("groupState", "timeoutTimestamp")
 def _(spark: SparkSession) -> None:
-    """Of states of format 2, with timeouts."""
+    """States of format 2, with timeouts."""
     jvm = jvm_of(spark)
     stateful = jvm.org.apache.spark.sql.execution.streaming.operators.stateful
     state = jvm.org.apache.spark.sql.types.DataType.fromJson(StructType().add("n", LongType()).json())

@@ -1,4 +1,4 @@
-"""Checks of the names of plans: analysed ones, what a query puts out, window columns."""
+"""Checks of the names of plans: analysed plans, a query's output, window columns."""
 
 from __future__ import annotations
 

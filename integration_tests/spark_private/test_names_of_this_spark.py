@@ -1,6 +1,6 @@
-"""Every name that Spark does not promise, looked up in the installed Spark: the first tests that fail when Spark changes.
+"""Every name that Spark does not promise, looked up in the installed Spark: the first tests to fail after a change of Spark.
 
-One check per name that `spark_ckpt.spark_internals` lists; a failure says which function uses it, and what breaks without it.
+One check per name that `spark_ckpt.spark_internals` lists; a failure names the function that uses it, and its consequence.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def _(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     monkeypatch.setenv("PYSPARK_GATEWAY_SECRET", "none")
     monkeypatch.setattr(java_gateway, "Popen", lambda *_, **__: pytest.fail("a JVM is launched"))
-    with pytest.raises((Py4JError, OSError)):  # nobody listens there
+    with pytest.raises((Py4JError, OSError)):  # no server listens there
         java_gateway.launch_gateway()
 
 
@@ -244,8 +244,8 @@ def _() -> None:
 
 @of("SparkContext.pythonExec")
 def _(spark: SparkSession) -> None:
-    told = spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("sys").executable).collect()
-    assert workers_python(spark) == told[0]
+    found = spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("sys").executable).collect()
+    assert workers_python(spark) == found[0]
 
 
 @of("spark.python.unix.domain.socket.dir")
@@ -445,7 +445,7 @@ def _(spark: SparkSession) -> None:
     assert str(settings.assigns_columns_by_name(spark)).lower() == entry(spark, key).defaultValueString()
 
 
-def test_what_nobody_has_set_about_pandas_is_what_spark_would_do(spark: SparkSession) -> None:
+def test_unset_settings_of_pandas_have_sparks_defaults(spark: SparkSession) -> None:
     options = pandas_options(spark)
     assert str(options.safecheck).lower() == entry(spark, f"{PANDAS}.convertToArrowArraySafely").defaultValueString()
     for key, option in (
@@ -569,7 +569,7 @@ def _() -> None:
 
 @pytest.fixture(scope="module")
 def dead(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> StreamingQueryException:
-    """What a query died of whose plan and error hold one text."""
+    """The error of a failed query whose plan and error contain the same text."""
     stream = MemoryStream(spark)
     stream.add("row")
     failing = stream.frame.select(F.raise_error(F.lit("of the expression")))

@@ -1,4 +1,4 @@
-"""A query whose checkpoint is seeded, and what its first batch showed of Spark's insides."""
+"""A query with a seeded checkpoint, and observations of Spark's internals in its first batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _QUERY = "names"
 
 @dataclass
 class Seen:
-    """What a query showed that begins at second `SEEDED_AT` of the source `rate`, beside a memory stream of `ADDED` rows."""
+    """Observations of a query that begins at second `SEEDED_AT` of the source `rate` and of a memory stream of `ADDED` rows."""
 
     checkpoint: Path
     execution: Execution | None = None
@@ -44,7 +44,7 @@ class Seen:
 
 
 def watched_query(spark: SparkSession, checkpoint: Path) -> Seen:
-    """Run it for one batch."""
+    """Run the query for one batch."""
     seen = Seen(checkpoint)
     start_ms = seen.start_ms = (time.time_ns() // 1_000_000) - STARTED_S_AGO * 1000
     files = seeded_checkpoint(
@@ -60,7 +60,7 @@ def watched_query(spark: SparkSession, checkpoint: Path) -> Seen:
     both = rows.union(stream.frame.selectExpr("CAST(NULL AS LONG) AS value"))
     writer = both.writeStream.queryName(_QUERY).option("checkpointLocation", str(seen.checkpoint))
     query = writer.foreachBatch(lambda frame, batch: _look(spark, seen, frame, batch)).start()
-    committed = seen.checkpoint / "commits" / "0"  # written behind the function's end
+    committed = seen.checkpoint / "commits" / "0"  # written after the function's end
     while not (seen.limited and committed.exists()) and query.isActive:
         query.awaitTermination(0.1)
     query.stop()

@@ -1,4 +1,4 @@
-"""The command line: `run` goes on where `results.jsonl` ends, `page` writes `docs/sparks-tests.md`."""
+"""The command line: `run` continues where `results.jsonl` ends, `page` writes `docs/sparks-tests.md`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def causes(
 
 @contextmanager
 def _session() -> Iterator[SparkSession]:
-    """Give a session whose folder has the files that the tests read, and those that they leave behind."""
+    """Yield a session in a folder with the input files of the tests, which also gets their output files."""
     logging.getLogger("spark_ckpt").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="suites-") as folder:
         tempfile.tempdir = folder

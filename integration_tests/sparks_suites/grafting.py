@@ -27,7 +27,7 @@ _NO_COUNTERPART = ("foreach", "clusterBy")
 
 @dataclass
 class Grafting:
-    """Jobs that a test started in the place of its queries. `sites`: by the query's `checkpointLocation`."""
+    """Jobs that a test started in place of its queries. `sites`: by the query's `checkpointLocation`."""
 
     planted: Change = lambda frame: frame
     queries: list[JobQuery] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Grafting:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Replace the writer's methods; afterwards end what still runs."""
+        """Replace the writer's methods; at the end stop all running jobs."""
         with ExitStack() as stack:
             for name in _RECORDED:
                 stack.enter_context(mock.patch.object(DataStreamWriter, name, _recording(name)))
@@ -59,7 +59,7 @@ class Grafting:
 
     @property
     def raised(self) -> Exception | None:
-        """The first error of a test's function of a batch; else that of a job."""
+        """The first error of a test's batch function; otherwise that of a job."""
         found = [*(query.raised for query in self.queries), *(query.error for query in self.queries)]
         return next(filter(None, found), None)
 
@@ -92,7 +92,7 @@ class Grafting:
 
         def repartitioned(manager: Any, location: str, partitions: int, *arguments: Any) -> None:
             site = self.sites.get(location)
-            if site is None:  # the checkpoint that the job's own command lays out
+            if site is None:  # the checkpoint that the job's own command creates
                 real(manager, location, partitions, *arguments)
             else:
                 site.partitions = partitions

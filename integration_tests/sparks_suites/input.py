@@ -1,7 +1,7 @@
 """Files of a test as a source of a job: the batches of files have numbers, and a batch without a number has no records.
 
-The records travel in the plan, and Spark's own source counts the batches. So a start reads no file and starts no Python
-process, of which a source in Python needs several.
+The records are in the plan, and Spark's own source counts the batches. So a start reads no file and starts no Python process; a
+source in Python would need several.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BatchesSource:
         return {"batches": 0}
 
     def read(self, spark: SparkSession, cursor: Cursor) -> DataFrame:
-        """Spark's source counts from 0 at every start. Its clock, which is part of its offset, counts on."""
+        """Spark's source counts from 0 at every start. Its clock, which is part of its offset, continues to count."""
         first = int(str(cursor["batches"]))
         reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).option("numPartitions", 1)
         counted = reader.option("startTimestamp", first).option("advanceMillisPerBatch", 1).load()

@@ -1,4 +1,4 @@
-"""Puts the plan of a streaming DataFrame on other input: that of the job's source in the place of the test's."""
+"""Replaces the input in the plan of a streaming DataFrame: the job's source instead of the test's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def leaves(frame: DataFrame) -> list[Leaf]:
 
 
 def on_other_input(frame: DataFrame, inputs: list[DataFrame]) -> DataFrame:
-    """Return the frame with `inputs` in the place of its sources, in the order of `leaves`.
+    """Return the frame with `inputs` in place of its sources, in the order of `leaves`.
 
     A frame of `inputs` gets the ids of the columns that it replaces, by position, so that every expression above it
     stays as the test has written it.

@@ -1,7 +1,7 @@
-"""A job in the place of a streaming query: what the test's writer asked for, and the handle that the test gets.
+"""A job in place of a streaming query: the request of the test's writer, and the handle for the test.
 
-The job restarts after every batch that Spark would have made. So each test of several batches judges the state that a
-restarted job continues with, too.
+The job restarts after every batch that Spark would have run. So each test of several batches also judges the state of a
+restarted job.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Change = Callable[[DataFrame], DataFrame]
 
 
 class NoCounterpart(Exception):
-    """The test asks for something that a job does not have."""
+    """The test requests a feature that a job does not have."""
 
 
 @dataclass
 class Request:
-    """What a test asked its writer for."""
+    """The request of a test's writer."""
 
     frame: DataFrame
     mode: str = "append"
@@ -63,7 +63,7 @@ class Site:
     runs: int = 0
 
     def put(self, records: list[str]) -> None:
-        """Add a batch at the place that the job reads next: batches without rows have moved it on."""
+        """Add a batch at the job's next position: batches without rows have advanced it."""
         self.batches[0 if not self.runs else self._position()] = records
 
     def checkpoint(self) -> str:
@@ -83,7 +83,7 @@ class Site:
 class JobQuery:
     """Has the methods of `StreamingQuery` that a test calls; those of `Run` are the job's own.
 
-    `lacks` gets what a job has no counterpart of. `planted` changes the rows of the source, for a planted bug.
+    `lacks` gets features that a job does not have. `planted` changes the rows of the source, for a planted bug.
     """
 
     def __init__(self, request: Request, site: Site, lacks: list[str], planted: Change) -> None:
@@ -111,7 +111,7 @@ class JobQuery:
             self._begin()
 
     def end(self) -> None:
-        """End the job if the test has left it."""
+        """End the job if the test has not stopped it."""
         with suppress(Exception):
             self.stop()
 
@@ -122,7 +122,7 @@ class JobQuery:
         return not self._stopped and self.error is None
 
     def processAllAvailable(self) -> None:
-        """Run the job to the end of its input: once per batch that Spark would make."""
+        """Run the job to the end of its input, once per batch that Spark would run."""
         self._end_run()
         for files in self._pending():
             self._site.put(records_of(self._spark, self._leaves[0], files))

@@ -1,7 +1,6 @@
-"""Finds Spark's tests in the installed PySpark, and gives each what Spark's own test runner would give it.
+"""Find Spark's tests in the installed PySpark, and give each test what Spark's own test runner provides.
 
-PySpark ships them in `pyspark.zip`. All of them share one session. A class's settings are set while one of its tests
-runs.
+PySpark ships them in `pyspark.zip`. All tests share one session. A class's settings are set while one of its tests runs.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ MODULES = (
     _STATE.format("", "_state_variable_checkpoint_v2"),
 )
 _FIRST_ROW = {"test_schema_evolution_scenarios"}
-"""Tests that take the first row of a batch for that of a key, so they need the partitions of their suite, 3 or 5. To the
-others more partitions are more tasks, nothing else."""
+"""Tests that take the first row of a batch for that of a key, so they need the partitions of their suite, 3 or 5. Other tests
+only get more tasks from more partitions."""
 _FILES = {
     "text-test.txt": "hello\nthis\n",
     "time/text-test.txt": "".join(f"2024-07-01 00:00:{at:02};{at % 6}\n" for at in (*range(12), *range(12))),
@@ -78,7 +77,7 @@ class Case:
         """Run the test in this session."""
         group: Any = self.group
         group.spark, group.sc = spark, spark.sparkContext
-        spark.streams.resetTerminated()  # else those of other tests end the waiting of `awaitAnyTermination`
+        spark.streams.resetTerminated()  # otherwise earlier tests' queries would end `awaitAnyTermination`
         result = unittest.TestResult()
         with session_set(spark, self.settings()):
             group(self.test).run(result)
@@ -94,7 +93,7 @@ def cases() -> list[Case]:
 def _cases_of(module: str) -> Iterator[Case]:
     loaded = importlib.import_module(f"{TESTS}.{module}")
     for each in [each for name, each in sys.modules.items() if name.startswith(TESTS)]:
-        cloudpickle.register_pickle_by_value(each)  # workers do not see `pyspark.zip`
+        cloudpickle.register_pickle_by_value(each)  # workers cannot import from `pyspark.zip`
     for name, group in sorted(vars(loaded).items()):
         if isinstance(group, type) and issubclass(group, unittest.TestCase) and group.__module__ == loaded.__name__:
             for test in unittest.defaultTestLoader.getTestCaseNames(group):
@@ -110,7 +109,7 @@ def _find_sparks_tests() -> None:
 
 
 def lay_out_input(folder: Path) -> None:
-    """Go to a folder with the files that Spark's tests read by a path from the root of Spark's sources."""
+    """Change to a folder with the files that Spark's tests read by paths from the root of Spark's sources."""
     for name, text in _FILES.items():
         path = folder / "python" / "test_support" / "sql" / "streaming" / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Runs one of Spark's tests with jobs, and looks for the cause if it does not pass.
+"""Run one of Spark's tests with jobs, and search for the cause if it does not pass.
 
-The cause is found by experiment: the same test with plain queries, first as it is, then with each setting that a job's
-query has and the test has not.
+The search is an experiment: the same test with plain queries, first unchanged, then with each setting that a job's query has and
+the test has not.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Trial:
-    """One test's result. `why`: the last lines of its error. `alone`: settings that make plain Spark fail, too;
-    `searched`: they have been looked for.
+    """One test's result. `why`: the last lines of its error. `alone`: settings that also make plain Spark fail; `searched`: the
+    search has run.
 
     `queries`: jobs that the test started. `batches`: input batches. `restarts`: of jobs that continued from an epoch.
     """
@@ -62,7 +62,7 @@ class Trial:
 
 
 def try_case(spark: SparkSession, case: Case, planted: Change = lambda frame: frame, search: bool = True) -> Trial:
-    """Run a test with jobs. `planted` changes their input; `search`: look for the cause if the test does not pass."""
+    """Run a test with jobs. `planted` changes their input; `search`: search for the cause if the test does not pass."""
     began_s, grafting = time.monotonic(), Grafting(planted)
     with grafting.entered():
         error = _error_of(spark, case)
@@ -92,7 +92,7 @@ def _judged(grafting: Grafting, error: str) -> Outcome:
 
 
 def searched(spark: SparkSession, case: Case, trial: Trial) -> Trial:
-    """Run the test of a difference with plain queries: as it is, then with each of a job's settings."""
+    """Run a test that differs with plain queries: unchanged, then with each of a job's settings."""
     if error := _error_of(spark, case):
         return replace(trial, outcome=Outcome.FAILS_IN_SPARK, why=_ends(error), searched=True)
     own = case.settings()
@@ -125,7 +125,7 @@ def _error_of(spark: SparkSession, case: Case, forced: dict[str, str] | None = N
 
 @contextmanager
 def _forced(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
-    """Start each query with these settings, whatever the test sets: a query copies them when it starts."""
+    """Start each query with these settings, over the test's own: a query copies them when it starts."""
     real = DataStreamWriter.start
 
     def start(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A job from Kafka to Kafka for each test that wants one, and places of jobs on files."""
+"""A job from Kafka to Kafka for each test, and places of jobs on files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def job(broker: Broker, tmp_path: Path) -> Iterator[KafkaJob]:
-    """A job with topics and a store of its own. No process of it outlives the test."""
+    """A job with its own topics and store. All its processes end with the test."""
     one = KafkaJob.new(broker, tmp_path)
     yield one
     one.close()
@@ -46,6 +46,6 @@ def place(spark: SparkSession, tmp_path: Path) -> Place:
 
 @pytest.fixture
 def crash() -> Iterator[Callable[[str], None]]:
-    """Arm this process: the next run fails at the point, as unprepared as a crash."""
+    """Arm this process: the next run fails at the failpoint, without cleanup, as in a crash."""
     yield failpoints.arm
     failpoints.arm("")

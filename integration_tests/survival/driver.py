@@ -1,8 +1,8 @@
-"""The job under test: a program of its own, as a user would submit it. Kafka topic, one keyed operator, Kafka topic.
+"""The job under test, a separate program as a user would submit it. Kafka topic, one keyed operator, Kafka topic.
 
 python -m integration_tests.survival.driver --servers HOST:PORT --input TOPIC --output TOPIC --store DIR --events FILE
 
-What happens to the run is appended to the events file, one JSON object per line, for the parent to wait on.
+Events of the run are appended to the events file, one JSON object per line, so that the parent can wait for them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ QUIET = {
 
 
 class Events(ckpt.RunListener):
-    """Writes what a run tells to the events file."""
+    """Writes a run's events to a file."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1)
@@ -73,11 +73,11 @@ class Events(ckpt.RunListener):
 
 def main() -> int:
     options = parsed()
-    return told(options.events, lambda events: _run(options, events))
+    return with_events(options.events, lambda events: _run(options, events))
 
 
-def told(path: Path, run: Callable[[Events], int]) -> int:
-    """Run a program that tells its events to the file; the exit code, that of the error if it ends with one."""
+def with_events(path: Path, run: Callable[[Events], int]) -> int:
+    """Run a program and write its events to the file; return its exit code, or that of its error."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     logging.getLogger("kafka").setLevel(logging.ERROR)
@@ -101,7 +101,7 @@ def _run(options: argparse.Namespace, events: Events) -> int:
 
 
 def run_on(spark: SparkSession, options: argparse.Namespace, events: Events) -> None:
-    """The job from its start to its end."""
+    """Run the job from its start to its end."""
     job = described(spark, options)
     job.addListener(events)
     run = job.start(restore=options.restore, availableNow=options.available_now)
@@ -150,7 +150,7 @@ def _operate(parsed: ckpt.Stream, options: argparse.Namespace) -> ckpt.Stream:
 
 
 def running(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[tuple[str, int, int, int]]:
-    """One output per input: the record's number, how many records the key has had, their sum."""
+    """One output per input: the record's number, the count of the key's records, their sum."""
     count, total = state.get if state.exists else (0, 0)
     for frame in frames:
         for number, value in zip(frame["n"].tolist(), frame["v"].tolist(), strict=True):
@@ -160,7 +160,7 @@ def running(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState) 
 
 
 def _noting_pids(folder: Path) -> object:
-    """`running`, which also says in which process it runs."""
+    """`running`, which also records the id of its process."""
 
     def noting(
         key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState
@@ -197,7 +197,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--restore", default="latest", type=lambda text: int(text) if text.isdecimal() else text)
     parser.add_argument("--available-now", action="store_true")
-    parser.add_argument("--pids", type=Path, help="folder in which the operator leaves the ids of its processes")
+    parser.add_argument("--pids", type=Path, help="folder in which the operator records the ids of its processes")
     parser.add_argument("--local-dir", type=Path)
     return parser.parse_args(arguments)
 

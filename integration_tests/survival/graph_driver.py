@@ -1,4 +1,4 @@
-"""A job of several operators as a program of its own: JSON files, a graph, a Delta table."""
+"""A job of several operators as a separate program: JSON files, a graph, a Delta table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_ckpt_delta import DeltaSink
 from spark_ckpt_files import FilesSource
 
 import spark_ckpt as ckpt
-from integration_tests.survival.driver import QUIET, Events, told
+from integration_tests.survival.driver import QUIET, Events, with_events
 from integration_tests.survival.graphs import SHAPES
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -30,7 +30,7 @@ def run(options: argparse.Namespace, events: Events) -> int:
 
 
 def run_on(spark: SparkSession, options: argparse.Namespace, events: Events) -> None:
-    """The job from its start to its end."""
+    """Run the job from its start to its end."""
     job = ckpt.Job(
         spark,
         "graphs",
@@ -57,7 +57,7 @@ def run_on(spark: SparkSession, options: argparse.Namespace, events: Events) -> 
 
 def main() -> int:
     options = parsed()
-    return told(options.events, lambda events: run(options, events))
+    return with_events(options.events, lambda events: run(options, events))
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -70,7 +70,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         parser.add_argument(name, required=True, type=Path)
     parser.add_argument("--shape", choices=sorted(SHAPES), required=True)
     parser.add_argument("--master", default="local[2]")
-    parser.add_argument("--trace-dir", type=Path, help="record what the drivers decide there")
+    parser.add_argument("--trace-dir", type=Path, help="folder for the drivers' traces")
     parser.add_argument("--max-unpublished", type=int)
     parser.add_argument("--batch-files", type=int, default=2)
     parser.add_argument("--lease", default="30 seconds")

@@ -1,4 +1,4 @@
-"""Input of a job of operators that is killed again and again, and what its tables show."""
+"""Input of a job of operators that is killed repeatedly, and the rows of its tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEYS, ROWS_A_FILE = 11, 40
 
 @dataclass
 class Feed:
-    """Input folders of one job, and the keys that were put into each."""
+    """Input folders of one job, and the keys that were written to each."""
 
     folder: Path
     inputs: tuple[str, ...]
@@ -30,7 +30,7 @@ class Feed:
     files: int = 0
 
     def put(self) -> None:
-        """One more file for every input."""
+        """Write one more file for every input."""
         for name in self.inputs:
             keys = self.keys.setdefault(name, [])
             new = [f"k{(len(keys) + number) % KEYS}" for number in range(ROWS_A_FILE)]
@@ -41,7 +41,7 @@ class Feed:
         self.files += 1
 
     def killed(self, kill: Kill) -> None:
-        """A life with news to work on, and its death."""
+        """Run a driver with new input until its kill."""
         for _ in range(2):
             self.put()
         with self.lives.start(environment=kill.environment) as driver:
@@ -59,12 +59,12 @@ class Feed:
         return pa.table(scan.read_all()).to_pylist()
 
     def check_way(self) -> None:
-        """The sink behind the first operator has every row of it once."""
+        """The sink after the first operator has every row of it once."""
         times = Counter(self.keys["rows"])
         assert self.shown("table-way") == Counter((key, n) for key in times for n in range(1, times[key] + 1))
 
     def check_aside(self) -> None:
-        """The branch that ends by itself has every row that it lets through once."""
+        """The branch with its own end has every row that passes its filter once."""
         assert Counter(row["k"] for row in self.rows("table-aside", "k")) == Counter(
             key for key in self.keys["rows"] if key != "k0"
         )

@@ -1,4 +1,4 @@
-"""Graphs whose output does not depend on where batches end, and what it is, computed without Spark."""
+"""Graphs whose output does not depend on the ends of batches, and their output, computed without Spark."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def counting(stream: ckpt.Stream, key: str, name: str) -> ckpt.Stream:
 
 
 def chain(job: ckpt.Job, rows: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
-    """Three operators: rows per `k`, then per number modulo 3, then per number modulo 2. A sink on the way, behind the first;
-    streams that part behind the third."""
+    """Three operators: rows per `k`, then per number modulo 3, then per number modulo 2. A sink after the first operator; the
+    stream splits after the third."""
     third = counting(_twice_counted(rows, sink), "b % 2", "third")
     if sink is not None:
         third.filter("n > 3").to(sink("parted"), name="parted")
@@ -34,7 +34,7 @@ def chain(job: ckpt.Job, rows: ckpt.Stream, sink: Sinks | None = None) -> ckpt.S
 
 
 def tree(job: ckpt.Job, rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
-    """Four operators: the chain's second, and one that reads both sources, meet in a third. A branch of `rows` ends aside."""
+    """Four operators: the chain's second, and one that reads both sources, meet in a third. A branch of `rows` has its own end."""
     right = counting(others.union(rows), "k", "others").select(F.col("n").alias("b"))
     if sink is not None:
         rows.filter("k != 'k0'").to(sink("aside"), name="aside")
@@ -43,7 +43,7 @@ def tree(job: ckpt.Job, rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | No
 
 def diamond(job: ckpt.Job, rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
     """Three operators: two that number the rows of each key, of one source and of both, meet in a join on key and number.
-    A fourth aside has both sources as its inputs."""
+    A fourth one reads both sources and has its own end."""
     way = counting(rows, "k", "first").select("key", "n")
     if sink is not None:
         way.to(sink("way"), name="way")
@@ -73,7 +73,7 @@ def merge(job: ckpt.Job, rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | N
 
 
 def clocks(job: ckpt.Job, rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
-    """Every row's number in its window, over two sources with a watermark each: the second one's holds every window open."""
+    """Every row's number in its window, over two sources with a watermark each: the second watermark keeps every window open."""
     timed = [
         each.withColumn("time", F.timestamp_seconds("at")).withWatermark("time", delay)
         for each, delay in ((rows, "1 second"), (others, "3 seconds"))
@@ -84,7 +84,7 @@ def clocks(job: ckpt.Job, rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | 
 
 
 def sparks(job: ckpt.Job, rows: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
-    """Spark's own operators: the first row of every key and second, counted by window. Beside it one in front of ours."""
+    """Spark's own operators: the first row of every key and second, by window. A second branch has one before our operator."""
     if sink is not None:
         numbered = counting(rows.transform(lambda frame: frame.dropDuplicates(["k", "at"])), "k", "first")
         numbered.select("key", "n").to(sink("way"), name="way")
@@ -101,7 +101,7 @@ def _windows(frame: DataFrame) -> DataFrame:
 
 
 def ring(job: ckpt.Job, rows: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
-    """A loop: every row is numbered among those of its key and its round. It goes round with its number modulo 3 as key, twice."""
+    """A loop: every row is numbered among those of its key and iteration. It iterates twice, with its number modulo 3 as key."""
     loop = job.feedback("ring", "k string, round int")
     together = rows.select("k", F.lit(0).alias("round")).union(loop)
     numbered = counting(together, "concat(round, '/', k)", "ring")
@@ -117,31 +117,31 @@ def _twice_counted(rows: ckpt.Stream, sink: Sinks | None) -> ckpt.Stream:
 
 
 def chains_output(keys: Iterable[object]) -> Counter[tuple[int, int]]:
-    """(key, n) of what `chain` puts out for rows with these keys."""
+    """(key, n) of the output of `chain` for rows with these keys."""
     return _numbered(_second(keys))
 
 
 def trees_output(keys: Iterable[object], others: Iterable[object]) -> Counter[tuple[int, int]]:
-    """(key, n) of what `tree` puts out."""
+    """(key, n) of the output of `tree`."""
     rows = list(keys)
     return _numbered([*_second(rows), *_numbers([*others, *rows])])
 
 
 def diamonds_output(keys: Iterable[object], others: Iterable[object]) -> Counter[tuple[object, int]]:
-    """(key, n) of what `diamond` puts out."""
+    """(key, n) of the output of `diamond`."""
     rows = list(keys)
     left, right = Counter(rows), Counter([*others, *(key for key in rows if key == "k0")])
     return Counter((key, n) for key in left for n in range(1, min(left[key], right[key]) + 1))
 
 
 def mets_output(keys: Iterable[object], others: Iterable[object]) -> Counter[tuple[object, str, int]]:
-    """(key, input, n) of what `both_counted` puts out."""
+    """(key, input, n) of the output of `both_counted`."""
     times = {"rows": Counter(keys), "others": Counter(others)}
     return Counter((key, name, n) for name, each in times.items() for key in each for n in range(1, each[key] + 1))
 
 
 def merges_output(keys: Iterable[object], others: Iterable[object]) -> Counter[tuple[object, int]]:
-    """(key, n) of what `merge` puts out."""
+    """(key, n) of the output of `merge`."""
     return Counter((key, n) for key, times in Counter([*keys, *others]).items() for n in range(1, times + 1))
 
 
@@ -157,7 +157,7 @@ def sparks_output(moments: Iterable[tuple[object, int]], watermark_s: int) -> Co
 
 
 def rings_output(keys: Iterable[object]) -> Counter[tuple[object, int]]:
-    """(key, n) of what `ring` puts out."""
+    """(key, n) of the output of `ring`."""
     output: Counter[tuple[object, int]] = Counter()
     for number in range(3):
         times = Counter(keys)
@@ -175,7 +175,7 @@ def _numbered(values: Iterable[int]) -> Counter[tuple[int, int]]:
 
 
 def _numbers(keys: Iterable[object]) -> list[int]:
-    """Every element's number among its equals."""
+    """Every element's number among equal elements."""
     return [number for times in Counter(keys).values() for number in range(1, times + 1)]
 
 

@@ -1,4 +1,4 @@
-"""One Kafka-to-Kafka job under test: its topics, its ledger, its watcher, its lives."""
+"""One Kafka-to-Kafka job under test: its topics, its ledger, its watcher, its drivers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEYS = 400
 
 @dataclass
 class KafkaJob:
-    """What a test of one job needs. `seed` makes its data, and what the test draws from `random`."""
+    """One job of a test. `seed` makes its data, and the draws of `random`."""
 
     broker: Broker
     store: Path
@@ -45,13 +45,13 @@ class KafkaJob:
         )
 
     def live_and_die(self, kill: Kill, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
-        """A life that ends by the kill."""
+        """Run a driver until the kill."""
         with self.lives.start(*arguments, environment={**kill.environment, **(environment or {})}) as driver:
             kill.strike(driver)
             assert driver.exit_code == -9, driver.log()
 
     def check_exact(self) -> None:
-        """The output is one application of the input, for a reader at the end and for one that read throughout."""
+        """The output is one application of the input, for a reader at the end and for one that reads throughout."""
         self.ledger.check(self.output)
         self.check_watcher()
 
@@ -63,11 +63,11 @@ class KafkaJob:
         self.watcher.stop()
 
     def compact(self, topic: str) -> None:
-        """Let the broker compact everything that the topic holds now."""
+        """Let the broker compact all records that the topic holds now."""
         alter_topic(self.broker.servers, topic, COMPACTING)
 
     def stop_compaction(self, topic: str) -> None:
-        """From now on the topic's records stay as they are."""
+        """Keep the topic's records from now on."""
         alter_topic(self.broker.servers, topic, {"cleanup.policy": "delete"})
 
 

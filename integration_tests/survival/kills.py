@@ -1,4 +1,4 @@
-"""Ways for a driver's life to end, and what is found of Spark's own checkpoint afterwards."""
+"""Ways to kill a driver, and damage to Spark's own checkpoint afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from integration_tests.survival.process import Driver, state_of, wait_until
 
 IN_DRIVER = ("EPOCH_COMMITTING", "EPOCH_COMMITTED", "ACKED")
-"""Points that the driver itself passes: it kills itself there."""
+"""Failpoints in the driver: it kills itself there."""
 
 IN_CHILDREN = (
     "STAGED",
@@ -25,16 +25,16 @@ IN_CHILDREN = (
     "COMMITTING",
     "PUBLISH_COMMITTED",
 )
-"""Points in Python workers and publishing processes: the child freezes there, then everything is killed at once."""
+"""Failpoints in Python workers and publisher processes: the child freezes there, then all processes are killed at once."""
 
 
 IN_LANES_AHEAD = ("SENDING_AHEAD", "SENT_AHEAD")
-"""Points in publishing processes of a job that sends rows ahead."""
+"""Failpoints in publisher processes of a job with early sends."""
 
 
 @dataclass(frozen=True)
 class Kill:
-    """One death. `strike` waits until it is time and kills."""
+    """One kill. `strike` waits for its moment and kills."""
 
     name: str
     strike: Callable[[Driver], None]
@@ -42,7 +42,7 @@ class Kill:
 
 
 def at_point(point: str, folder: Path, nth: int = 1) -> Kill:
-    """The driver dies while it, or its child, is exactly at a failpoint, for the nth time."""
+    """Kill the driver while it, or its child, is exactly at a failpoint, for the nth time."""
     once = folder / f"once-{point}"
     once.mkdir()
     freezes = point in (*IN_CHILDREN, *IN_LANES_AHEAD)
@@ -55,39 +55,39 @@ def at_point(point: str, folder: Path, nth: int = 1) -> Kill:
         else:
             driver.wait_for((once / point).exists, f"failpoint {point}")
             driver.wait_for(lambda: bool(frozen(driver)), f"a process frozen at {point}")
-            if point == "PUBLISH_INIT":  # reached before there is anything to publish
+            if point == "PUBLISH_INIT":  # passed before any rows are published
                 driver.wait_for_events("committed", 1)
-        assert (once / point).exists(), f"the driver died of something else than {point}\n{driver.log()}"
+        assert (once / point).exists(), f"the driver did not die at {point}\n{driver.log()}"
         driver.kill()
 
     return Kill(point, strike, {"SPARK_CKPT_FAILPOINT": spec, "SPARK_CKPT_FAILPOINT_ONCE": str(once)})
 
 
 def at_random(draw: random.Random) -> Kill:
-    """The driver dies up to two seconds after something that every life does; its JVM with it, or behind it."""
+    """Kill the driver up to two seconds after an event that every incarnation has; its JVM at the same time, or later."""
     kind, count = draw.choice([("started", 1), ("committed", 1), ("committed", 1), ("published", 1), ("committed", 2)])
     delay_s, whole = draw.uniform(0, 2), draw.random() < 0.5
 
     def strike(driver: Driver) -> None:
         driver.wait_for_events(kind, count)
-        time.sleep(delay_s)  # the moment of death is what is random here
+        time.sleep(delay_s)  # a random moment of the kill
         driver.kill() if whole else kill_python_first(driver)
 
     return Kill(f"{delay_s:.2f} s after {kind} {count}, {'whole' if whole else 'python first'}", strike)
 
 
 def kill_python_first(driver: Driver) -> None:
-    """The program dies alone; its JVM, workers and publishing processes have to notice and end."""
+    """Kill the program alone; its JVM, workers and publisher processes must notice and end."""
     driver.kill_python()
     wait_until(lambda: not driver.family(), "the dead driver's JVM and children end by themselves")
 
 
 def frozen(driver: Driver) -> list[int]:
-    """What of the driver's family stands still at a failpoint."""
+    """Processes of the driver that are frozen at a failpoint."""
     return [pid for pid in driver.family() if state_of(pid) == "T"]
 
 
-# -- what a crash may leave of Spark's checkpoint: none of it matters -------------------------------------------------
+# -- possible remains of Spark's checkpoint after a crash, without effect on the job ---------------------------------
 
 
 def last_commit_lost(checkpoint: Path) -> None:
@@ -112,7 +112,7 @@ def state_lost(checkpoint: Path) -> None:
 
 
 def untouched(checkpoint: Path) -> None:
-    """As the crash left it."""
+    """Leave it as after the crash."""
 
 
 DAMAGES: Sequence[Callable[[Path], None]] = (
@@ -126,7 +126,7 @@ DAMAGES: Sequence[Callable[[Path], None]] = (
 
 
 def damage_newest(store: Path, damage: Callable[[Path], None]) -> None:
-    """Damage Spark's checkpoint of the newest incarnation; a first life may end before there is one."""
+    """Damage Spark's checkpoint of the newest incarnation, if there is one: the first driver may die before."""
     for run in _entries(store / "runs")[-1:]:
         damage(run / "stage")
 

@@ -1,4 +1,4 @@
-"""The oracle: what was written to the input topic, what must be in the output topic, and a reader that watches it.
+"""The oracle: the records of the input topic, the expected output topic, and a reader that watches it.
 
 It knows Kafka through librdkafka only and shares no code with the library.
 """
@@ -31,7 +31,7 @@ class Output(NamedTuple):
 
 
 class Ledger:
-    """Writes input records and remembers what each must lead to."""
+    """Writes input records and computes their expected output."""
 
     def __init__(self, servers: str, topic: str, keys: int, seed: int) -> None:
         self.servers = servers
@@ -44,13 +44,13 @@ class Ledger:
         self._producer = Producer(settings)
 
     def write(self, count: int) -> None:
-        """`count` more records, each key in one partition."""
+        """Write `count` more records, each key in one partition."""
         for _ in range(count):
             self._write_one()
         assert self._producer.flush(60) == 0
 
     def write_garbage(self, count: int) -> None:
-        """Records that cannot be parsed, spread over the partitions."""
+        """Write records that cannot be parsed, spread over the partitions."""
         for number in range(count):
             self._producer.produce(self.topic, b'{"k": "x", "v": "garbage', b"x", number % PARTITIONS)
         assert self._producer.flush(60) == 0
@@ -75,13 +75,13 @@ class Ledger:
         self.records += 1
 
     def check(self, topic: str) -> None:
-        """The output holds every record exactly once, each key in order with the right figures; nothing is open."""
+        """Check that the output has every record exactly once, each key in order with correct figures, and no open transaction."""
         found_out = self.differences(topic)
         assert not found_out, str(found_out)
         assert_settled(self.servers, topic)
 
     def differences(self, topic: str) -> Differences:
-        """What a committed reader of the topic finds wrong."""
+        """Compare the topic, as a committed reader sees it, with the expected output."""
         found: dict[str, list[Output]] = defaultdict(list)
         for message in read_committed(self.servers, topic):
             found[message.key().decode()].append(output_of(message))
@@ -89,7 +89,7 @@ class Ledger:
 
 
 class Differences(NamedTuple):
-    """How many records of the output are not as they must be, and some of them."""
+    """Numbers of faulty output records, and some of them."""
 
     lost: int
     duplicated: int
@@ -102,7 +102,7 @@ class Differences(NamedTuple):
 
 
 def differences(expected: dict[str, list[Output]], found: dict[str, list[Output]]) -> Differences:
-    """Of two outputs by key, each key's records in order. `wrong`: records that nothing in the input leads to."""
+    """Compare two outputs by key, each key's records in order. `wrong`: records without an input."""
     wanted = Counter(row for rows in expected.values() for row in rows)
     got = Counter(row for rows in found.values() for row in rows)
     lost, extra = wanted - got, got - wanted
@@ -113,7 +113,7 @@ def differences(expected: dict[str, list[Output]], found: dict[str, list[Output]
 
 
 def assert_same(expected: dict[str, list[Output]], found: dict[str, list[Output]]) -> None:
-    """Says how many records are lost, repeated, wrong or in another order, with some examples."""
+    """Raise with the numbers of lost, repeated, wrong and disordered records, and some examples."""
     found_out = differences(expected, found)
     assert not found_out, str(found_out)
 
@@ -126,12 +126,12 @@ def output_of(message: Any) -> Output:
 
 
 def text_of(n: int, size: int) -> str:
-    """The long text of record `n`, where the input has such texts."""
+    """The long text of record `n`, if the input has such texts."""
     return (f"{n}." * (size // 2))[:size]
 
 
 class Watcher(threading.Thread):
-    """A read_committed consumer that reads throughout and notes every anomaly: each key counts up one by one."""
+    """A read_committed consumer that reads throughout and notes every anomaly: each key must count up one by one."""
 
     def __init__(self, servers: str, topic: str) -> None:
         super().__init__(name="watcher", daemon=True)
@@ -167,7 +167,7 @@ _PASSING = {KafkaError._PARTITION_EOF, KafkaError._TRANSPORT, KafkaError._ALL_BR
 
 
 def create_topic(servers: str, prefix: str, partitions: int = PARTITIONS, **config: str) -> str:
-    """A topic of its own for one test."""
+    """Create a topic for one test."""
     name = f"{prefix}-{uuid.uuid4().hex[:10]}"
     admin = AdminClient({"bootstrap.servers": servers})
     for future in admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values():

@@ -1,4 +1,4 @@
-"""Graphs with loops, and what they put out, computed without Spark."""
+"""Graphs with loops, and their output, computed without Spark."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import spark_ckpt as ckpt
 
 Link = tuple[int, int]
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import from the tests' folder
 
 
 def components(job: ckpt.Job, links: ckpt.Stream) -> ckpt.Stream:
-    """Connected components of a graph that only grows: (node, label) whenever a node's label falls; the last one is the least
-    node of its component. A node tells its neighbours, round the loop."""
+    """Connected components of a graph that only grows: (node, label) whenever a node's label decreases; the last one is the least
+    node of its component. A node sends its label to its neighbours, through the loop."""
     loop = job.feedback("labels", "node long, neighbour long, label long")
     none = F.lit(None).cast("long").alias("label")
     there, back = (links.select(F.col(x).alias("node"), F.col(y).alias("neighbour"), none) for x, y in ("ab", "ba"))
@@ -29,22 +29,22 @@ def components(job: ckpt.Job, links: ckpt.Stream) -> ckpt.Stream:
         .groupBy("node")
         .applyInPandasWithState(
             relabelled,
-            "node long, label long, told long",
+            "node long, label long, informed long",
             "label long, neighbours array<long>",
             "append",
             "NoTimeout",
             "label",
         )
     )
-    told = found.filter("told IS NOT NULL")
-    loop.close(told.selectExpr("told AS node", "CAST(NULL AS long) AS neighbour", "label"))
-    return found.filter("told IS NULL").select("node", "label")
+    informed = found.filter("informed IS NOT NULL")
+    loop.close(informed.selectExpr("informed AS node", "CAST(NULL AS long) AS neighbour", "label"))
+    return found.filter("informed IS NULL").select("node", "label")
 
 
 def relabelled(
     key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState
 ) -> Iterator[tuple[int, int, int | None]]:
-    """One node's news: the least label it has heard of goes to its neighbours, its own to new ones."""
+    """One node's update: the least label that it received goes to its neighbours, its own label to new ones."""
     node = int(key[0])
     label, neighbours = state.get if state.exists else (None, [])
     known, before = set(neighbours), label
@@ -74,7 +74,7 @@ def labels_of(links: Iterable[Link]) -> dict[int, int]:
 
 
 def final_labels(rows: Sequence[tuple[int, int]]) -> dict[int, int]:
-    """The least label that was put out for each node."""
+    """The least label in the output for each node."""
     final: dict[int, int] = {}
     for node, label in rows:
         final[node] = min(label, final.get(node, label))
@@ -82,7 +82,7 @@ def final_labels(rows: Sequence[tuple[int, int]]) -> dict[int, int]:
 
 
 def rounds(job: ckpt.Job, rows: ckpt.Stream, name: str = "rounds", schema: str = "k string, v long") -> ckpt.Stream:
-    """A loop without an operator and without an end: every row (k, v) comes round as (k, v + 1)."""
+    """A loop without an operator and without an end: every row (k, v) iterates as (k, v + 1)."""
     loop = job.feedback(name, schema)
     together = rows.union(loop)
     loop.close(together.selectExpr("k", "v + 1 AS v"))

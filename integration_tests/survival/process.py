@@ -1,4 +1,4 @@
-"""A driver as a child process: started, waited for, frozen, killed the hard way, never left behind."""
+"""A driver as a child process: start, wait, freeze, kill; it always ends with its test."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from integration_tests.survival.driver import Events
 ROOT = Path(__file__).parents[2]
 JVM = f"{SMALL_JAVA} -Xshare:auto"
 STALLED_S = 400.0
-"""Nothing takes so long on a machine that is several times overloaded: whatever takes longer hangs."""
+"""Longest wait: on a machine that is overloaded several times, anything longer hangs."""
 PROGRAM = "integration_tests.survival.driver"
 
 
 class Life:
-    """One life of a program: what it tells."""
+    """One incarnation of a program: its events."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -37,17 +37,17 @@ class Life:
         self.events_file.touch()
 
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """What the run has told so far; a line that is being written is left for the next call."""
+        """Events of the run so far; an incomplete line is left for the next call."""
         lines = self.events_file.read_text().split("\n")[:-1]
-        told = [json.loads(line) for line in lines]
-        return [event for event in told if kind in (None, event["event"])]
+        events = [json.loads(line) for line in lines]
+        return [event for event in events if kind in (None, event["event"])]
 
     def kill(self) -> None:
-        """Nothing of it is left afterwards."""
+        """End all its processes."""
 
 
 class Driver(Life):
-    """A life in a process of its own, with its JVM and all its children. Leaving the context kills what is left."""
+    """A program in its own process, with its JVM and all its children. Leaving the context kills the rest."""
 
     def __init__(
         self, arguments: list[str], folder: Path, environment: Mapping[str, str] | None = None, program: str = PROGRAM
@@ -71,7 +71,7 @@ class Driver(Life):
     def exit_code(self) -> int | None:
         return self.process.poll()
 
-    # -- what it says ---------------------------------------------------------------------------------------------
+    # -- its output ------------------------------------------------------------------------------------------------
 
     def log(self, lines: int = 60) -> str:
         return "\n".join((self.folder / "log").read_text(errors="replace").splitlines()[-lines:])
@@ -89,7 +89,7 @@ class Driver(Life):
         self.wait_for(lambda: len(self.events(kind)) >= count, f"{count} times '{kind}'")
 
     def wait_for_end(self, timeout_s: float = STALLED_S) -> int:
-        """Its exit code, when it ends by itself."""
+        """Wait until it ends by itself; return its exit code."""
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -99,26 +99,26 @@ class Driver(Life):
         code = self.wait_for_end(timeout_s)
         assert code == 0, f"the driver ended with {code}\n{self.log()}"
 
-    # -- what is done to it ----------------------------------------------------------------------------------------
+    # -- signals ---------------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """SIGKILL to everything it started, as when a machine or container dies."""
+        """Send SIGKILL to everything it started, as when a machine or container dies."""
         for pid in self.family():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait(30)
 
     def kill_python(self) -> None:
-        """SIGKILL to the driver program alone; its JVM and children have to find out by themselves."""
+        """Send SIGKILL to the driver program alone; its JVM and children must notice by themselves."""
         self.process.kill()
         self.process.wait(30)
 
     def signal(self, number: int) -> None:
-        """A signal to the program alone, as Kubernetes sends it."""
+        """Send a signal to the program alone, as Kubernetes does."""
         self.process.send_signal(number)
 
     def signal_group(self, number: int) -> None:
-        """A signal to its whole process group, as a terminal sends it at Ctrl-C."""
+        """Send a signal to its whole process group, as a terminal does at Ctrl-C."""
         os.killpg(self.process.pid, number)
 
     def stop(self) -> None:
@@ -132,8 +132,8 @@ class Driver(Life):
                 os.kill(pid, signal.SIGCONT)
 
     def family(self) -> list[int]:
-        """Every process of its session: the driver, its JVM, Python workers, publishing processes. Numbers come again: none if
-        the driver's own is another process's by now."""
+        """Every process of its session: the driver, its JVM, Python workers, publisher processes. Process ids are reused: empty if
+        another process now has the driver's id."""
         if started(self.process.pid) not in (0, self.started_ticks):
             return []
         return [pid for pid, session, _ in processes() if session == self.process.pid]
@@ -147,7 +147,7 @@ class Driver(Life):
 
 @dataclass
 class Lives:
-    """Starts drivers of one job, one life after the other. `arguments` are common to all of them."""
+    """Starts drivers of one job, one after the other. `arguments` are common to all of them."""
 
     folder: Path
     arguments: list[str]
@@ -160,13 +160,13 @@ class Lives:
         return driver
 
     def drain(self, *arguments: str, timeout_s: float = STALLED_S) -> Driver:
-        """A life that processes and publishes what there is, and ends well."""
+        """Run a driver that processes and publishes the present input, and ends without an error."""
         with self.start("--available-now", *arguments) as driver:
             driver.check_ended_well(timeout_s)
         return driver
 
     def drain_on(self, spark: SparkSession, *arguments: str) -> Life:
-        """As `drain`, on a session of the test's own process, which saves the start of another Java."""
+        """Like `drain`, on a session of the test's own process, which saves the start of another Java."""
         life = Life(self.next_folder())
         self.drivers.append(life)
         program = import_module(self.program)
@@ -180,7 +180,7 @@ class Lives:
             driver.kill()
 
     def next_folder(self) -> Path:
-        """Of the next life."""
+        """Folder of the next driver."""
         return self.folder / f"life-{len(self.drivers) + 1:02}"
 
 
@@ -195,7 +195,7 @@ def processes() -> Iterator[tuple[int, int, str]]:
 
 
 def started(pid: int) -> int:
-    """When a process began, in ticks of the machine; ids begin anew at some number, and do not tell. 0 if it is gone."""
+    """Start of a process, in ticks of the machine, since process ids are reused. 0 if it has ended."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except OSError:
@@ -208,7 +208,7 @@ def state_of(pid: int) -> str:
 
 
 def ancestors(pid: int) -> Iterator[int]:
-    """The process, its parent, and so on, as far as they live."""
+    """The process, its parent, and so on, while they live."""
     while pid > 1:
         yield pid
         try:
@@ -238,7 +238,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def is_executor(pid: int) -> bool:
-    """Whether the process is an executor of Spark's."""
+    """True if the process is an executor of Spark."""
     try:
         return b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

@@ -36,7 +36,7 @@ class Place:
         return str(self.folder / "table")
 
     def write(self, number: int, rows: Iterable[Mapping[str, object] | str]) -> None:
-        """One more input file; texts are written as they are."""
+        """Write one more input file; strings are written unchanged."""
         folder = self.folder / "in"
         folder.mkdir(exist_ok=True)
         lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]

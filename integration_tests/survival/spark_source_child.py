@@ -1,4 +1,4 @@
-"""A job in a process of its own: two of Spark's own sources into a Delta table, until some epochs are published."""
+"""A job in its own process: two of Spark's own sources into a Delta table, until some epochs are published."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EPOCHS = 3
 
 
 class Published(ckpt.RunListener):
-    """Knows when this life has published some epochs."""
+    """Set after this incarnation has published some epochs."""
 
     def __init__(self) -> None:
         self.enough = threading.Event()

@@ -1,4 +1,4 @@
-"""Bad input, wrong names and unreachable places: the user's choice is followed, or a clear error comes at the start."""
+"""Bad input, wrong names and unreachable places: the user's choice is followed, or the start raises a clear error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GOOD, BAD = '{"k": "a", "v": 1}', '{"k": "a", "v": "no number"}'
 @pytest.mark.long  # in the gate: a broken record of a registry, integration_tests/kafka/test_registry.py; test_users_errors.py
 @pytest.mark.kafka
 def test_a_bad_record_ends_the_run_and_is_named(place: Place, broker: Broker) -> None:
-    """Not retried: the next incarnation would read the same record."""
+    """Without a retry: the next incarnation would read the same record."""
     topic = create_topic(broker.servers, "bad")
     producer = Producer({"bootstrap.servers": broker.servers})
     for value in (GOOD, GOOD, BAD, GOOD):
@@ -97,7 +97,7 @@ def test_dropped_records_are_counted_and_kept_exactly_once(place: Place, crash: 
 
 @pytest.mark.long  # in the gate: integration_tests/runtime/test_jobs.py
 def test_records_dropped_before_and_after_the_operator_are_all_counted(place: Place) -> None:
-    """Two places that divert, in tasks of one partition number."""
+    """Two operations that reject records, in tasks of one partition number."""
     place.write(1, _texts(GOOD, BAD, GOOD))
     job = place.job(shuffle_partitions=1)
     texts = job.source("rows", place.source("text string"))
@@ -137,7 +137,7 @@ def _said(error: CkptError, *words: str) -> None:
 
 
 @pytest.mark.kafka
-def test_a_missing_topic_is_told_at_once(place: Place, broker: Broker) -> None:
+def test_a_missing_topic_is_reported_at_once(place: Place, broker: Broker) -> None:
     with pytest.raises(SourceInvalid) as source:
         place.job().source("rows", KafkaSource(broker.servers, "no-such-topic"))
     job = place.job()
@@ -150,7 +150,7 @@ def test_a_missing_topic_is_told_at_once(place: Place, broker: Broker) -> None:
     _said(sink.value, "no-such-topic")
 
 
-def test_an_unreachable_broker_is_told_within_seconds(place: Place) -> None:
+def test_an_unreachable_broker_is_reported_within_seconds(place: Place) -> None:
     (port,) = free_ports(1)
     began_s = time.monotonic()
 
@@ -171,7 +171,7 @@ def test_an_unreachable_broker_is_told_within_seconds(place: Place) -> None:
         lambda rows: rows.withWatermark("nothing", "1 second"),
     ],
 )
-def test_an_unknown_column_is_told_on_its_line(place: Place, operation: Callable[[ckpt.Stream], Any]) -> None:
+def test_an_unknown_column_is_reported_on_its_line(place: Place, operation: Callable[[ckpt.Stream], Any]) -> None:
     rows = place.job().source("rows", place.source())
 
     with pytest.raises(GraphInvalid) as raised:
@@ -190,7 +190,7 @@ def test_two_sinks_of_one_name_are_refused(place: Place) -> None:
     _said(raised.value, "out")
 
 
-def test_a_missing_folder_and_a_wrong_schema_are_told_at_once(place: Place) -> None:
+def test_a_missing_folder_and_a_wrong_schema_are_reported_at_once(place: Place) -> None:
     with pytest.raises(SourceInvalid):
         place.job().source("rows", FilesSource(str(place.folder / "none"), "json", "k string"))
     place.write(1, [{"k": "a", "v": 1, "n": 1}])

@@ -29,7 +29,7 @@ def at(seconds: int) -> str:
 
 
 def session_of(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[Seen]:
-    """Counts a key's rows; says so 10 s of event time after the newest of them."""
+    """Count a key's rows; report them 10 s of event time after the newest one."""
     count = state.get[0] if state.exists else 0
     if state.hasTimedOut:
         state.remove()
@@ -44,7 +44,7 @@ def session_of(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupStat
 
 
 def alarm_of(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[Seen]:
-    """Counts a key's rows; says so 20 s after the last of them."""
+    """Count a key's rows; report them 20 s after the last one."""
     count = state.get[0] if state.exists else 0
     if state.hasTimedOut:
         state.remove()
@@ -74,7 +74,7 @@ def alarms(place: Place) -> ckpt.Job:
     return job
 
 
-def told(place: Place) -> list[tuple[Any, ...]]:
+def emitted(place: Place) -> list[tuple[Any, ...]]:
     return sorted((row["k"], row["what"], row["rows"]) for row in place.output())
 
 
@@ -86,17 +86,17 @@ def row(key: str, seconds: int) -> dict[str, object]:
 def test_an_event_time_timeout_set_before_a_restart_fires_after_it(place: Place) -> None:
     place.write(1, [row("a", 0), row("a", 3)])
     drained(sessions(place))
-    assert told(place) == [("a", "seen", 2)]
+    assert emitted(place) == [("a", "seen", 2)]
 
     place.write(2, [row("b", 100)])
     drained(sessions(place))
 
-    assert told(place) == [("a", "ended", 2), ("a", "seen", 2), ("b", "seen", 1)]
+    assert emitted(place) == [("a", "ended", 2), ("a", "seen", 2), ("b", "seen", 1)]
 
 
 @pytest.mark.long  # in the gate: integration_tests/runtime/test_jobs.py
 def test_the_watermark_survives_a_restart(place: Place) -> None:
-    """Spark's own checkpoint is new and knows no watermark; a row that was late before is late still."""
+    """Spark's own checkpoint is new and has no watermark; a row that was late before is still late."""
     place.write(1, [row("a", 100)])
     place.write(2, [row("a", 101)])
     drained(sessions(place))
@@ -104,7 +104,7 @@ def test_the_watermark_survives_a_restart(place: Place) -> None:
     place.write(3, [row("late", 20), row("a", 102)])
     run = drained(sessions(place))
 
-    assert not [each for each in told(place) if each[0] == "late"]
+    assert not [each for each in emitted(place) if each[0] == "late"]
     assert sum(each["late"] for each in run.recentProgress) == 1
 
 
@@ -112,7 +112,7 @@ def test_the_watermark_survives_a_restart(place: Place) -> None:
 def test_a_timeout_fires_once_although_the_epoch_in_which_it_fired_was_lost(
     place: Place, crash: Callable[[str], None]
 ) -> None:
-    """The incarnation fails between the firing and the decision; the next one fires again, the sink sees it once."""
+    """The incarnation fails between the firing and the commit; the next one fires again, the sink gets it once."""
     place.write(1, [row("a", 0)])
     drained(sessions(place))
     place.write(2, [row("b", 100)])
@@ -123,14 +123,14 @@ def test_a_timeout_fires_once_although_the_epoch_in_which_it_fired_was_lost(
 
     drained(sessions(place))
 
-    assert told(place) == [("a", "ended", 1), ("a", "seen", 1), ("b", "seen", 1)]
+    assert emitted(place) == [("a", "ended", 1), ("a", "seen", 1), ("b", "seen", 1)]
 
 
 @pytest.mark.long  # in the gate: tests/runtime/test_group_state.py
 def test_a_processing_time_timeout_fires_without_new_data_also_after_a_crash(
     place: Place, crash: Callable[[str], None]
 ) -> None:
-    """The run fails when the epoch with the row is decided; the timeout is due in the next one, which gets no rows."""
+    """The run fails when the epoch with the row is committed; the timeout is due in the next one, which gets no rows."""
     place.write(1, [row("a", 0)])
     crash("EPOCH_COMMITTED:raise:2")
     with pytest.raises(RunFailed):
@@ -139,11 +139,11 @@ def test_a_processing_time_timeout_fires_without_new_data_also_after_a_crash(
 
     run = alarms(place).start()
     try:
-        wait_until(lambda: ("a", "ended", 1) in told(place), "the timeout fires and is published", 120)
+        wait_until(lambda: ("a", "ended", 1) in emitted(place), "the timeout fires and is published", 120)
     finally:
         assert run.stop(TIMEOUT_S)
 
-    assert told(place) == [("a", "ended", 1), ("a", "seen", 1)]
+    assert emitted(place) == [("a", "ended", 1), ("a", "seen", 1)]
     assert sum(each["numInputRows"] for each in run.recentProgress) == 0
 
 

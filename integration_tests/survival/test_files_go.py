@@ -1,4 +1,4 @@
-"""Consumed files can go: by somebody's hand, or by the job when no kept epoch needs them; and nothing is lost by it."""
+"""Consumed files may be removed, by hand, or by the job when no kept epoch needs them; no row is lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def there(place: Place) -> list[str]:
 
 
 @pytest.mark.long  # in the gate: tests/files/test_files_planning.py and test_files_cleaning.py
-def test_files_that_somebody_removed_hinder_neither_a_running_job_nor_a_restart(place: Place) -> None:
+def test_files_removed_by_hand_stop_neither_a_running_job_nor_a_restart(place: Place) -> None:
     batches = [records(n * 50) for n in range(4)]
     place.write(0, batches[0])
     run = job(place).start()
@@ -64,7 +64,7 @@ def test_a_name_that_sorts_before_consumed_ones_is_read_when_it_comes(place: Pla
 
 @pytest.mark.long  # in the gate: tests/files/test_files_cleaning.py
 @pytest.mark.parametrize("mode", ["delete", "archive"])
-def test_a_job_cleans_what_no_kept_epoch_needs_and_can_go_back_to_each_kept_one(place: Place, mode: str) -> None:
+def test_a_job_removes_files_that_no_kept_epoch_needs_and_can_restore_each_kept_one(place: Place, mode: str) -> None:
     archive = {"sourceArchiveDir": str(place.folder / "archive")} if mode == "archive" else {}
     batches = [records(n * 50) for n in range(24)]
     for number, batch in enumerate(batches):
@@ -94,7 +94,7 @@ def test_a_job_cleans_what_no_kept_epoch_needs_and_can_go_back_to_each_kept_one(
     drained(job(place, settings, cleanSource=mode, **archive), restore=min(each.epoch for each in kept))
 
     again = found(place) - whole
-    assert again  # what came after the oldest kept epoch, once more
+    assert again  # rows after the oldest kept epoch, once more
     assert not again - expected(*batches)
     assert whole == expected(*batches)
 
@@ -118,7 +118,7 @@ def test_files_of_an_epoch_that_is_not_published_stay(place: Place, crash: Calla
 
 
 @pytest.mark.long  # in the gate: tests/files/test_files_cleaning.py
-def test_going_back_over_files_that_are_gone_is_refused_and_leaves_the_job_where_it_was(place: Place) -> None:
+def test_a_restore_that_needs_removed_files_is_refused_and_changes_nothing(place: Place) -> None:
     one, two, three = records(0), records(50), records(100)
     place.write(1, one)
     first = drained(job(place)).epochs()[-1].epoch

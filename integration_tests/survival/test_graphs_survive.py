@@ -1,4 +1,4 @@
-"""Graphs of operators that are killed again and again: what comes out is what one undisturbed life puts out."""
+"""Graphs of operators that are killed repeatedly: their output is that of one undisturbed run."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 POINTS = ("STAGED", "EPOCH_COMMITTED")
 EVERY_POINT = (*POINTS, "EPOCH_COMMITTING", "MARKER_READ", "PRE_COMMIT", "PUBLISH_COMMITTED", "ACKED")
-"""Of a driver and of its Delta sinks."""
+"""Options of a driver and of its Delta sinks."""
 CLUSTER = ("--master", "local-cluster[2,1,1024]")
 
 
 @pytest.mark.long  # in the gate: the test below, and tests/simulator/test_spark_world.py
-def test_three_operators_one_behind_another_agree_whatever_was_killed(tmp_path: Path, spark: SparkSession) -> None:
+def test_three_operators_in_a_row_agree_after_any_kill(tmp_path: Path, spark: SparkSession) -> None:
     with feeding(tmp_path, "chain", "rows") as feed:
         for number, point in enumerate(POINTS):
             (tmp_path / f"death-{number}").mkdir()
@@ -53,10 +53,10 @@ def test_three_operators_one_behind_another_agree_whatever_was_killed(tmp_path: 
 
 @pytest.mark.long
 @pytest.mark.parametrize("shape", ["chain", "diamond", "ring"])
-def test_a_graph_agrees_with_itself_whatever_named_point_a_driver_died_at_and_goes_on_on_a_cluster(
+def test_a_graph_agrees_with_itself_after_a_kill_at_any_failpoint_and_continues_on_a_cluster(
     tmp_path: Path, shape: str
 ) -> None:
-    """Three operators, two branches that meet in a join, a loop: a death at each point, then executors of their own."""
+    """Three operators, two branches that meet in a join, a loop: a kill at each failpoint, then separate executors."""
     names = ("rows", "others") if shape == "diamond" else ("rows",)
     outputs = {"chain": chains_output, "diamond": diamonds_output, "ring": rings_output}
     with feeding(tmp_path, shape, *names) as feed:
@@ -71,7 +71,7 @@ def test_a_graph_agrees_with_itself_whatever_named_point_a_driver_died_at_and_go
 
 
 @pytest.mark.long
-def test_branches_of_one_source_that_meet_or_end_by_themselves_agree_whatever_was_killed(tmp_path: Path) -> None:
+def test_branches_of_one_source_agree_after_any_kill(tmp_path: Path) -> None:
     draw = random.Random(8)
     with feeding(tmp_path, "tree", "rows", "others") as feed:
         (tmp_path / "death").mkdir()
@@ -85,7 +85,7 @@ def test_branches_of_one_source_that_meet_or_end_by_themselves_agree_whatever_wa
 
 
 @pytest.mark.long
-def test_a_join_of_two_branches_agrees_with_them_whatever_was_killed(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_join_of_two_branches_agrees_with_them_after_any_kill(tmp_path: Path, spark: SparkSession) -> None:
     draw = random.Random(9)
     with feeding(tmp_path, "diamond", "rows", "others") as feed:
         (tmp_path / "death").mkdir()
@@ -96,12 +96,12 @@ def test_a_join_of_two_branches_agrees_with_them_whatever_was_killed(tmp_path: P
         assert feed.shown() == diamonds_output(feed.keys["rows"], feed.keys["others"])
         feed.check_way()
         met = Counter(tuple(row.values()) for row in feed.rows("table-met", "key", "input", "n"))
-        assert met == mets_output(feed.keys["rows"], feed.keys["others"]), "an operator with two inputs, aside"
+        assert met == mets_output(feed.keys["rows"], feed.keys["others"]), "an operator with two inputs, in a branch"
 
 
 @pytest.mark.long
-def test_windows_of_two_event_times_agree_whatever_was_killed(tmp_path: Path, spark: SparkSession) -> None:
-    """No row is late, whichever source the dead were ahead in: every new life knows both watermarks again."""
+def test_windows_of_two_event_times_agree_after_any_kill(tmp_path: Path, spark: SparkSession) -> None:
+    """No row is late, for any source that the killed driver had read further: every new driver restores both watermarks."""
     draw = random.Random(11)
     with feeding(tmp_path, "clocks", "rows", "others") as feed:
         for number, point in enumerate(("EPOCH_COMMITTED", "STAGED")):
@@ -117,7 +117,7 @@ def test_windows_of_two_event_times_agree_whatever_was_killed(tmp_path: Path, sp
             f"{row['k']}/{int(row['window_start'].timestamp())}": row["n"]
             for row in ckpt.read_state(store, "windows").to_pylist()
         }
-        assert kept.items() < rows.items(), "windows are closed, and the others are whole"
+        assert kept.items() < rows.items(), "closed windows have left the state, and the others are complete"
         assert {each for each in rows if int(each.rpartition("/")[2]) + WINDOW_S > newest - 3} <= kept.keys()
         log = existing_store(store).log
         windows = log.manifest(log.state().latest).operators["windows"]
@@ -129,14 +129,14 @@ def test_windows_of_two_event_times_agree_whatever_was_killed(tmp_path: Path, sp
     [(("EPOCH_COMMITTED",), 0), pytest.param(EVERY_POINT, 6, marks=pytest.mark.long)],
     ids=["decision", "every point"],
 )
-def test_sparks_own_operators_agree_whatever_was_killed(
+def test_sparks_own_operators_agree_after_any_kill(
     tmp_path: Path, spark: SparkSession, points: tuple[str, ...], moments: int
 ) -> None:
     draw = random.Random(12)
     with feeding(tmp_path, "sparks", "rows") as feed:
         for number, point in enumerate(points):
             (tmp_path / f"death-{number}").mkdir()
-            # the first epoch of all only pins where the source starts
+            # the very first epoch only pins the start of the source
             feed.killed(
                 at_point(point, tmp_path / f"death-{number}", nth=2 if points[0] == point == "EPOCH_COMMITTED" else 1)
             )
@@ -153,14 +153,14 @@ def test_sparks_own_operators_agree_whatever_was_killed(
 
 @pytest.mark.long
 def test_an_executor_lost_in_the_middle_of_a_chain_costs_a_retry(tmp_path: Path) -> None:
-    """The files behind the first operator are durable, nobody knows of them, and two operators are still to come."""
+    """Files after the first operator are durable and unknown to the driver, and two operators are still to come."""
     once = tmp_path / "once"
     once.mkdir()
     environment = {"SPARK_CKPT_FAILPOINT": "STAGED:stop", "SPARK_CKPT_FAILPOINT_ONCE": str(once)}
     with feeding(tmp_path, "chain", "rows") as feed:
         feed.put()
         with feed.lives.start("--available-now", *CLUSTER, environment=environment) as driver:
-            driver.wait_for(lambda: bool(frozen(driver)), "a task stands still")
+            driver.wait_for(lambda: bool(frozen(driver)), "a task is frozen")
             [executor] = {each for pid in frozen(driver) for each in ancestors(pid) if is_executor(each)}
             os.kill(executor, signal.SIGKILL)
             driver.check_ended_well()
@@ -171,8 +171,8 @@ def test_an_executor_lost_in_the_middle_of_a_chain_costs_a_retry(tmp_path: Path)
 
 
 @pytest.mark.long
-def test_a_loop_agrees_with_itself_whatever_was_killed(tmp_path: Path) -> None:
-    """Every life ends with rows on their way round, and the last one goes on with them on a cluster."""
+def test_a_loop_agrees_with_itself_after_any_kill(tmp_path: Path) -> None:
+    """Every driver ends with rows in the loop, and the last one continues with them on a cluster."""
     draw = random.Random(10)
     with feeding(tmp_path, "ring", "rows") as feed:
         for number, point in enumerate(("EPOCH_COMMITTED", "STAGED")):
@@ -186,4 +186,4 @@ def test_a_loop_agrees_with_itself_whatever_was_killed(tmp_path: Path) -> None:
         cuts = [log.manifest(brief.epoch).edges["ring"] for brief in log.state().epochs]
         rows = len(feed.keys["rows"])
         assert (cuts[-1].consumed, cuts[-1].produced, cuts[-1].files) == (2 * rows, 2 * rows, ())
-        assert any(cut.files for cut in cuts), "no barrier found a row on its way round: the test shows nothing"
+        assert any(cut.files for cut in cuts), "no barrier found a row in the loop: the test shows nothing"

@@ -1,4 +1,4 @@
-"""Kafka to Kafka, the driver killed again and again: every record exactly once, in order, at the end and throughout."""
+"""Kafka to Kafka, the driver killed repeatedly: every record exactly once, in order, at the end and throughout."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from integration_tests.survival.kills import (
 
 pytestmark = [pytest.mark.kafka, pytest.mark.kill]
 RECORDS = 5_000
-"""New ones for each life."""
+"""New records for each driver."""
 RANDOM_KILLS = 2
-"""Beside all named points. Many more: `python -m integration_tests.campaign run kafka`."""
+"""Random kills besides all named points. Many more: `python -m integration_tests.campaign run kafka`."""
 LANE_POINTS = IN_CHILDREN[1:]
 DECIDED = ("EPOCH_COMMITTED",)
-"""Committed in the log, nothing published. Without Spark the gate kills at the points of a publish: kafka/test_publish_crash.py."""
+"""Committed and unpublished. Without Spark the gate kills at the points of a publish: kafka/test_publish_crash.py."""
 EVERY_POINT = (*IN_DRIVER, *IN_CHILDREN)
 SMALL_STEPS = ("--max-offsets", "1000")
-"""No life gets to the end of its input before it is killed."""
+"""No driver reaches the end of its input before it is killed."""
 INTERVALS = ("1 second", "every batch")
-"""In turn: what a life with short epochs leaves behind, one with longer ones goes on from, and back."""
+"""Intervals in turn: a driver with longer epochs continues after one with short epochs, and the reverse."""
 
 
 @pytest.mark.timeout(3600)
@@ -39,10 +39,10 @@ INTERVALS = ("1 second", "every batch")
 def test_every_kill_leaves_every_record_exactly_once(
     job: KafkaJob, spark: SparkSession, named: tuple[str, ...]
 ) -> None:
-    """Named points and random moments; Spark's own checkpoint is damaged after each death, to no effect.
+    """Named failpoints and random moments; Spark's own checkpoint is damaged after each kill, to no effect.
 
-    In the long one the first death is on the epoch that only pins where the sources start: nothing of Spark exists yet.
-    In the gate the driver dies on the next one, which has rows.
+    In the long test the first kill is in the epoch that only pins the start of the sources, before Spark has started.
+    In the gate the driver dies in the next epoch, which has rows.
     """
     points = [at_point(point, job.lives.folder, nth=2 if named == DECIDED else 1) for point in named]
     moments = RANDOM_KILLS if named == EVERY_POINT else 0
@@ -53,7 +53,7 @@ def test_every_kill_leaves_every_record_exactly_once(
         (job.lives.folder / "pinning").mkdir()
         kills = [at_point("EPOCH_COMMITTED", job.lives.folder / "pinning"), *later]
 
-    damages = cycle(DAMAGES if named == EVERY_POINT else DAMAGES[1:])  # the first one leaves all as it is
+    damages = cycle(DAMAGES if named == EVERY_POINT else DAMAGES[1:])  # the first one changes nothing
     for number, (kill, damage, interval) in enumerate(zip(kills, damages, cycle(INTERVALS), strict=False), start=1):
         job.ledger.write(RECORDS)
         print(f"life {number}: {kill.name}; then {damage.__name__}; {interval}", flush=True)
@@ -68,7 +68,7 @@ def test_every_kill_leaves_every_record_exactly_once(
 
 
 def _check_lives(job: KafkaJob, kills: int) -> None:
-    """Every life was one incarnation at least, and stood on an epoch at least as new as the life before."""
+    """Every driver had at least one incarnation, and continued from an epoch at least as new as the driver before."""
     started = [event for driver in job.lives.drivers for event in driver.events("started")]
     incarnations, bases = [event["incarnation"] for event in started], [event["base"] for event in started]
     assert incarnations == sorted(set(incarnations))
@@ -78,7 +78,7 @@ def _check_lives(job: KafkaJob, kills: int) -> None:
 
 @pytest.mark.long  # in the gate: integration_tests/kafka/test_publish_crash.py, without Spark
 def test_a_killed_publishing_process_costs_no_incarnation(job: KafkaJob) -> None:
-    """Killed once at each point of a publish, within one life of the driver."""
+    """Killed once at each point of a publish, during one run of the driver."""
     once = job.lives.folder / "once"
     once.mkdir()
     kills = [f"{point}:kill" + (":1:1" if point == "COMMITTING" else "") for point in LANE_POINTS]

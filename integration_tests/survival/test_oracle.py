@@ -1,4 +1,4 @@
-"""The oracle sees what it is there to see."""
+"""The oracle finds each fault that it must find."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROWS = [Output("a", 0, 1, 5), Output("a", 1, 2, 7), Output("a", 4, 3, 6)]
         (lambda rows: [*rows, Output("b", 9, 1, 1)], "lost=0, duplicated=0, wrong=1, reordered=0"),
     ],
 )
-def test_a_lost_repeated_disordered_or_wrong_record_is_told(
+def test_a_lost_repeated_disordered_or_wrong_record_is_reported(
     change: Callable[[list[Output]], list[Output]], said: str
 ) -> None:
     found = change(ROWS)
@@ -36,7 +36,7 @@ def test_a_lost_repeated_disordered_or_wrong_record_is_told(
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("change", [[0, 0], [0, 2], [1, 0]])
-def test_the_watching_reader_tells_a_repeated_a_missing_and_a_disordered_record(
+def test_the_watching_reader_reports_a_repeated_a_missing_and_a_disordered_record(
     broker: Broker, change: list[int]
 ) -> None:
     topic = create_topic(broker.servers, "watched")
@@ -55,7 +55,7 @@ def test_the_watching_reader_tells_a_repeated_a_missing_and_a_disordered_record(
 
 
 @pytest.mark.kafka
-def test_an_open_transaction_is_told(broker: Broker) -> None:
+def test_an_open_transaction_is_reported(broker: Broker) -> None:
     topic = create_topic(broker.servers, "open")
     producer = Producer({"bootstrap.servers": broker.servers, "transactional.id": topic})
     producer.init_transactions(30)

@@ -1,4 +1,4 @@
-"""What a job on Spark records while it is killed: the rules accept it, and so does the specification."""
+"""The trace of a job on Spark that is killed: the rules accept it, and so does the specification."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.long]
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[list[Recorded]]:
-    """Three lives: killed when a manifest is committed and nobody knows of it, killed at work, drained."""
+    """Traces of three drivers: killed after the commit of a manifest and before its notice, killed at work, drained."""
     folder = tmp_path_factory.mktemp("recorded")
     with feeding(folder, "merge", "rows", "others") as feed:
         feed.lives.arguments += ["--trace-dir", str(folder / "trace"), "--max-unpublished", "1"]
@@ -52,10 +52,10 @@ def _killed_at_work(driver: Driver, feed: Feed) -> None:
     driver.kill()
 
 
-def test_every_life_of_a_killed_job_is_recorded_to_its_end(traces: list[Recorded]) -> None:
+def test_every_incarnation_of_a_killed_job_is_recorded_to_its_end(traces: list[Recorded]) -> None:
     assert [each.incarnation for each in traces] == [1, 2, 3]
     first, second, third = ([line.event["kind"] for line in each.lines] for each in traces)
-    assert _asked_last(traces[0]) == "CommitEpoch", "the manifest whose commit was the driver's last deed"
+    assert _asked_last(traces[0]) == "CommitEpoch", "the manifest whose commit was the driver's last action"
     assert min(kinds.count("BatchDone") for kinds in (first, second, third)) >= 1
     assert "PublishEnded" in second
     assert _effects(traces[2])[-1] == "End"
@@ -70,7 +70,7 @@ def _effects(recorded: Recorded) -> list[object]:
     return [effect["kind"] for line in recorded.lines for effect in line.effects]
 
 
-def test_the_trace_says_nothing_of_a_row(traces: list[Recorded]) -> None:
+def test_the_trace_has_no_data_of_a_row(traces: list[Recorded]) -> None:
     text = "".join(json.dumps([line.event, line.effects]) for each in traces for line in each.lines)
     assert "sha256" in text
     assert '"k1"' not in text
@@ -78,18 +78,18 @@ def test_the_trace_says_nothing_of_a_row(traces: list[Recorded]) -> None:
     assert "storage_options" not in text
 
 
-def test_the_rules_accept_what_a_killed_job_recorded(traces: list[Recorded]) -> None:
+def test_the_rules_accept_the_trace_of_a_killed_job(traces: list[Recorded]) -> None:
     assert differences(traces) == []
 
 
 def _left_out(trace: Recorded) -> Recorded:
-    """An effect is missing."""
+    """Leave out an effect."""
     number = next(number for number, line in enumerate(trace.lines) if line.effects)
     return _with(trace, number, trace.lines[number].model_copy(update={"effects": trace.lines[number].effects[1:]}))
 
 
 def _reordered(trace: Recorded) -> Recorded:
-    """A batch is told of before the one it follows."""
+    """Move a batch before its predecessor."""
     batches = [number for number, line in enumerate(trace.lines) if line.event["kind"] == "BatchDone"]
     lines = list(trace.lines)
     lines[batches[0]], lines[batches[1]] = lines[batches[1]], lines[batches[0]]
@@ -122,7 +122,7 @@ def _judged(folder: Path, steps: Sequence[Step]) -> Any:
     return check(folder, MODULE, more=traces_module("RecordedBarriers", [steps]), flags=())
 
 
-def test_the_specification_accepts_what_a_killed_job_recorded(traces: list[Recorded], tmp_path: Path) -> None:
+def test_the_specification_accepts_the_trace_of_a_killed_job(traces: list[Recorded], tmp_path: Path) -> None:
     steps = recorded_steps(traces, "out")
 
     actions = [step.action for step in steps]
@@ -134,7 +134,7 @@ def test_the_specification_accepts_what_a_killed_job_recorded(traces: list[Recor
 
 
 def _changed(trace: Recorded, change: Callable[[dict[str, Any]], bool]) -> Recorded:
-    """With the first line changed that `change` can change: it is given a copy of the line's fields."""
+    """Change the first line that `change` can change: it gets a copy of the line's fields."""
     for number, line in enumerate(trace.lines):
         fields = json.loads(line.text())
         if change(fields):
@@ -165,17 +165,17 @@ Traces = Sequence[Recorded]
 
 
 def _left_out_rows(traces: Traces) -> Traces:
-    """A manifest does not name a file that its batches have staged."""
+    """Remove a file from a manifest that its batches have staged."""
     return [traces[0], _changed(traces[1], _drop_a_file), *traces[2:]]
 
 
 def _published_twice(traces: Traces) -> Traces:
-    """A sink is given the rows of an epoch twice."""
+    """Give a sink the rows of an epoch twice."""
     return [traces[0], _changed(traces[1], _publish_again), *traces[2:]]
 
 
 def _decided_early(traces: Traces) -> Traces:
-    """A manifest is stored before the batch that holds its barrier."""
+    """Commit a manifest before the batch that holds its barrier."""
     lines = list(traces[-1].lines)
     stored = [number for number, line in enumerate(lines) if line.event["kind"] == "EpochCommitted"][-1]
     ended = max(number for number in range(stored) if lines[number].event["kind"] == "BatchDone")
@@ -186,7 +186,7 @@ def _decided_early(traces: Traces) -> Traces:
 
 
 def _read_again(traces: Traces) -> Traces:
-    """A later life begins where the sources began, on the state of the newest epoch."""
+    """Start a later driver at the sources' start, with the state of the newest epoch."""
     point = traces[1].begun.point
     starts = traces[0].lines[0].event["starts"]
     manifest = point.manifest.model_copy(update={"cursors": starts})

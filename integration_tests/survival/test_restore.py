@@ -1,4 +1,4 @@
-"""Which epoch a run continues from: the newest whole one, or the one asked for; and what that means for the output."""
+"""The epoch that a run continues from, the latest restorable or the requested one, and the effect on the output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def records(first: int, count: int = 50) -> list[dict[str, object]]:
 
 
 def expected(*batches: list[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
-    """What one application of these records gives, by a plain loop."""
+    """Output of one application of these records, by a plain loop."""
     count: Counter[str] = Counter()
     total: Counter[str] = Counter()
     rows: Counter[tuple[Any, ...]] = Counter()
@@ -53,7 +53,7 @@ def test_another_number_of_shuffle_partitions_changes_nothing(place: Place) -> N
     assert found(place) == expected(*batches)
 
 
-def test_restoring_an_epoch_continues_its_state_and_repeats_what_came_after_it(place: Place) -> None:
+def test_a_restore_continues_the_epochs_state_and_repeats_later_rows(place: Place) -> None:
     one, two, three = records(0), records(50), records(100)
     place.write(1, one)
     first = drained(job(place)).epochs()[-1].epoch
@@ -94,7 +94,7 @@ def test_a_savepoint_is_restored_by_name(place: Place) -> None:
 
 
 def _damage_newest(place: Place) -> int:
-    """Delete a state file that only the newest epoch of the store has; the epoch's number."""
+    """Delete a state file that only the newest epoch of the store has; return the epoch's number."""
     newest = max((place.store / "state" / "sums").glob("i*-e*-g*.parquet"), key=lambda path: _epoch_of(path.name))
     newest.unlink()
     return _epoch_of(newest.name)
@@ -114,7 +114,7 @@ def _until_crash(place: Place, **settings: object) -> None:
 def test_a_restore_before_a_damaged_unpublished_epoch_repeats_nothing(
     place: Place, crash: Callable[[str], None]
 ) -> None:
-    """Committed, not published, and then its state is lost: the epoch before it is whole, and nothing is repeated."""
+    """The newest epoch is committed and unpublished, and its state is lost: a restore of the epoch before it repeats no row."""
     one, two = records(0), records(50)
     place.write(1, one)
     first = drained(job(place)).epochs()[-1].epoch
@@ -133,8 +133,8 @@ def test_a_restore_before_a_damaged_unpublished_epoch_repeats_nothing(
 
 
 @pytest.mark.long  # in the gate: tests/store/test_restoring.py, and integration_tests/runtime/test_damaged_files.py
-def test_a_damaged_epoch_whose_output_is_out_is_never_passed_over_in_silence(place: Place) -> None:
-    """Going back behind it would repeat its output: that is for a person to decide, by number."""
+def test_a_damaged_published_epoch_is_never_skipped_silently(place: Place) -> None:
+    """A restore to before it would repeat its output: a person must choose the epoch by number."""
     one, two = records(0), records(50)
     place.write(1, one)
     first = drained(job(place)).epochs()[-1].epoch
@@ -152,8 +152,8 @@ def test_a_damaged_epoch_whose_output_is_out_is_never_passed_over_in_silence(pla
 
 
 @pytest.mark.long  # in the gate: tests/store/test_restoring.py
-def test_a_damaged_epoch_whose_output_may_be_out_is_not_repeated(place: Place, crash: Callable[[str], None]) -> None:
-    """Published, but the driver died before the log knew: the sink's marker tells."""
+def test_a_damaged_epoch_that_may_be_published_is_not_repeated(place: Place, crash: Callable[[str], None]) -> None:
+    """Published, but the driver died before the log had the acknowledgement: the sink's marker shows it."""
     one, two = records(0), records(50)
     place.write(1, one)
     drained(job(place))
@@ -174,7 +174,7 @@ def test_a_damaged_epoch_whose_output_may_be_out_is_not_repeated(place: Place, c
 @pytest.mark.long  # in the gate: tests/store/test_tables_follow_the_log.py
 @pytest.mark.parametrize("part", ["state", "edges", "runs"])
 def test_tables_that_are_derived_or_lost_lead_to_an_exact_result_or_a_typed_error(place: Place, part: str) -> None:
-    """Delta logs of state and outbox, and Spark's runs, are redone from the manifests."""
+    """Delta logs of state and outbox, and Spark's runs, are rebuilt from the manifests."""
     one, two = records(0), records(50)
     place.write(1, one)
     drained(job(place))

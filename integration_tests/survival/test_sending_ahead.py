@@ -1,4 +1,4 @@
-"""An epoch with each batch, its rows sent ahead of its decision; killed again and again: every record exactly once, in order."""
+"""An epoch per batch with early sends, killed repeatedly: every record exactly once, in order."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from integration_tests.survival.kills import IN_CHILDREN, IN_DRIVER, IN_LANES_AH
 pytestmark = [pytest.mark.kafka, pytest.mark.kill]
 AHEAD = ("--interval", "every batch", "--send-ahead", "--lanes", "2")
 SMALL_STEPS = ("--max-offsets", "1000")
-"""No incarnation gets to the end of its input before it is killed."""
+"""No incarnation reaches the end of its input before it is killed."""
 RECORDS = 30_000
 AROUND_THE_DECISION = ("SENT_AHEAD", "EPOCH_COMMITTED", "COMMITTING")
-"""Sent and not decided, decided and not committed, half committed. All other points, and random moments, are a long test's."""
+"""Sent and uncommitted, committed and unpublished, half published. A long test has all other failpoints, and random moments."""
 EVERY_POINT = (*IN_LANES_AHEAD, *IN_DRIVER, *IN_CHILDREN)
 RANDOM_KILLS = 3
 EPOCHS_MAX = 300
-"""A point that none of so many epochs passes is none."""
+"""Number of epochs; a failpoint that none of them passes cannot be passed."""
 LANE_POINTS = (*IN_LANES_AHEAD, *IN_CHILDREN[1:])
 
 
@@ -51,8 +51,8 @@ def test_every_kill_leaves_every_record_exactly_once(
 
 @pytest.mark.long  # in the gate: integration_tests/kafka/test_publish_ahead.py, without Spark
 def test_a_killed_publishing_process_costs_no_incarnation(job: KafkaJob, spark: SparkSession) -> None:
-    """Killed once at each point of sending ahead and of publishing, within one incarnation. How many epochs that takes is the
-    machine's: one that is decided before its rows are sent ahead does not pass these points."""
+    """Killed once at each failpoint of early sends and publishes, in one incarnation. The machine determines the number of epochs:
+    an epoch that is committed before its early send does not pass these failpoints."""
     once = job.lives.folder / "once"
     once.mkdir()
     kills = [f"{point}:kill" + (":1:1" if point == "COMMITTING" else "") for point in LANE_POINTS]
@@ -115,7 +115,7 @@ class CommitsWhatIsDelivered:
 
 publishing.open_producer = lambda *what: CommitsWhatIsDelivered(opened(*what))
 """
-"""Planted bug: what was sent ahead is committed at once, the marker with the decision. Without a death nobody sees a difference."""
+"""Planted bug: an early send is committed at once, and the marker with the commit of the epoch. Only a kill makes it visible."""
 
 
 @pytest.mark.long  # in the gate: integration_tests/kafka/test_publish_ahead.py and tests/simulator/ahead_bugs.py

@@ -1,4 +1,4 @@
-"""Spark's own sources go on exactly at the cut, after a kill and from an older epoch."""
+"""Spark's own sources continue exactly at the cut, after a kill and from an older epoch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rows_of(table: str, source: str) -> list[dict[str, Any]]:
 
 
 def check_every_value_once(rows: list[dict[str, Any]]) -> None:
-    """0, 1, 2, ... without a hole or a repeat, and the same for the running state."""
+    """Values are 0, 1, 2, ... without a hole or a repeat, and so is the running state."""
     assert [row["value"] for row in rows] == list(range(len(rows)))
     assert sorted(row["n"] for row in rows) == list(range(1, len(rows) + 1))
     assert max(row["total"] for row in rows) == sum(range(len(rows)))
@@ -39,7 +39,7 @@ def check_every_value_once(rows: list[dict[str, Any]]) -> None:
 
 @pytest.mark.kill
 @pytest.mark.long
-def test_rates_values_and_times_are_those_of_one_life_whatever_was_killed(tmp_path: Path) -> None:
+def test_rates_values_and_times_are_those_of_an_undisturbed_run_after_any_kill(tmp_path: Path) -> None:
     (tmp_path / "once").mkdir()
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path]),
@@ -77,7 +77,7 @@ def ran_for(made: ckpt.Job, epochs: int, restore: str | int = "latest") -> Any:
 
 
 @pytest.mark.long  # in the gate: tests/test_spark_source.py
-def test_an_older_epoch_gives_the_rows_after_it_again_and_no_others(place: Place) -> None:
+def test_a_restore_of_an_older_epoch_repeats_only_later_rows(place: Place) -> None:
     source = ckpt.SparkSource("rate-micro-batch", {"rowsPerBatch": 7, "numPartitions": 2})
     kept = [each for each in ran_for(job(place, source), 3).epochs() if each.rows_in]
     cut = kept[0].rows_in
@@ -115,6 +115,6 @@ def test_another_rate_is_another_input(place: Place) -> None:
         job(place, ckpt.SparkSource("rate", {"rowsPerSecond": 50})).start()
 
 
-def test_what_spark_cannot_stream_is_told_at_the_source(place: Place) -> None:
+def test_a_source_that_spark_cannot_stream_is_refused_at_once(place: Place) -> None:
     with pytest.raises(SourceInvalid, match="no-such-format"):
         place.job().source("rows", ckpt.SparkSource("no-such-format", replayable=True))

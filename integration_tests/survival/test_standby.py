@@ -1,4 +1,4 @@
-"""A standby behind a real driver: it goes on when the first is killed, when it is silent, and when it is asked to."""
+"""A standby of a real driver: it takes over when the driver is killed, when it is silent, and on request."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StandbyHere(Life):
         wait_until(lambda: bool(self.events("committed")), "the standby's first epoch")
 
     def finish(self, job: KafkaJob) -> None:
-        """Everything is published, then a stop; the output is compared."""
+        """Wait until everything is published, stop, and compare the output."""
         wait_until(lambda: job.watcher.records == job.ledger.records, "everything is published")
         assert self.run.stop(60)
         job.check_exact()
@@ -69,27 +69,27 @@ def upkeep(life: Life, what: str) -> list[dict[str, Any]]:
 
 
 def done(life: Life) -> list[int]:
-    """Epochs up to which its turns went, in their order."""
+    """Epochs up to which its maintenance went, in order."""
     return [event["epoch"] for event in upkeep(life, "done")]
 
 
 def settled(job: KafkaJob) -> list[int]:
-    """Epochs that the operator's table has shown, in their order: what its own log says, without the library."""
+    """Epochs in the operator's table, in order, by the table's own log, without the library."""
     commits = sorted((job.store / "state" / "sums" / "_delta_log").glob("*.json"))
     actions = [json.loads(line) for commit in commits for line in commit.read_text().splitlines()]
     return [action["txn"]["version"] & (1 << 40) - 1 for action in actions if "txn" in action]
 
 
 def levels_shared(job: KafkaJob) -> bool:
-    """Whether a standby on this host has level files that are the driver's own."""
+    """True if a standby on this host shares level files of the driver."""
     levels = job.store.parent.glob("spark-ckpt-*/standby-*/*/*.level")
-    with contextlib.suppress(FileNotFoundError):  # one that was joined meanwhile
+    with contextlib.suppress(FileNotFoundError):  # a file that was compacted meanwhile
         return any(level.stat().st_nlink > 1 for level in levels)
     return False
 
 
 def in_order(one: Driver, other: Driver) -> tuple[Driver, Driver]:
-    """The primary and its standby: of two that start at once, either may be the first to hold the lease."""
+    """The primary and its standby: of two drivers that start at once, either may hold the lease first."""
     wait_until(lambda: bool(one.events("started") or other.events("started")), "one of two leads", STALLED_S)
     return (one, other) if one.events("started") else (other, one)
 
@@ -99,10 +99,10 @@ def warm(driver: Driver) -> None:
 
 
 @pytest.mark.long
-def test_standbys_go_on_when_one_driver_after_the_other_is_killed(
+def test_standbys_take_over_when_one_driver_after_the_other_is_killed(
     job: KafkaJob, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first death is seen by its process, the second, as from another host, by nothing but the lease."""
+    """The first kill is noticed by the missing process, the second, as on another host, only by the lease."""
     job.ledger.write(RECORDS)
     with job.lives.start(*STANDBY) as one, job.lives.start(*STANDBY) as other:
         first, second = in_order(one, other)
@@ -147,7 +147,7 @@ def test_a_driver_that_was_paused_past_the_takeover_never_commits_again(job: Kaf
 
 
 @pytest.mark.long
-def test_a_standby_does_the_upkeep_until_it_is_killed_and_then_the_driver_does(
+def test_a_standby_does_the_maintenance_until_it_is_killed_and_then_the_driver_does(
     job: KafkaJob, spark: SparkSession
 ) -> None:
     job.ledger.write(RECORDS)
@@ -168,7 +168,7 @@ def test_a_standby_does_the_upkeep_until_it_is_killed_and_then_the_driver_does(
 
 
 @pytest.mark.long
-def test_a_handover_ends_the_driver_in_order_and_the_standby_goes_on(
+def test_a_handover_ends_the_driver_in_order_and_the_standby_takes_over(
     job: KafkaJob, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job.ledger.write(RECORDS)
@@ -180,8 +180,10 @@ def test_a_handover_ends_the_driver_in_order_and_the_standby_goes_on(
             with feeding(job.ledger.write, FEED):
                 assert exit_code(["handover", str(job.store), "--json"]) == 0
                 first.check_ended_well()
-            told = json.loads(capsys.readouterr().out)
-            print(f"gap {told['gap_s']} s")
-            assert told["incarnation"] == 2
-            assert first.events("committed")[-1]["epoch"] == told["final_epoch"] == second.events("started")[0]["base"]
+            answer = json.loads(capsys.readouterr().out)
+            print(f"gap {answer['gap_s']} s")
+            assert answer["incarnation"] == 2
+            assert (
+                first.events("committed")[-1]["epoch"] == answer["final_epoch"] == second.events("started")[0]["base"]
+            )
             second.finish(job)

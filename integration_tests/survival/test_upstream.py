@@ -1,4 +1,4 @@
-"""An input topic full of holes: aborted transactions, commit markers, compaction. Cursors are exact."""
+"""An input topic with holes: aborted transactions, commit markers, compaction. Cursors are exact."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.kill]
 
 
 class Upstream:
-    """A transactional writer; Kafka keys repeat, so that compaction has something to take."""
+    """A transactional writer; Kafka keys repeat, so that compaction can remove records."""
 
     def __init__(self, servers: str, topic: str) -> None:
         self._topic = topic
@@ -75,7 +75,7 @@ def test_aborted_transactions_and_compaction_leave_cursors_exact(job: KafkaJob, 
 
 
 def _compacted(job: KafkaJob, upstream: Upstream) -> None:
-    """Compaction takes some records. It looks at closed segments only, so there have to be new records."""
+    """Wait until compaction removes records. It works on closed segments only, so new records are necessary."""
     topic = job.ledger.topic
     written = len(read_committed(job.broker.servers, topic))
     job.compact(topic)
@@ -89,7 +89,7 @@ def _compacted(job: KafkaJob, upstream: Upstream) -> None:
 
 
 def _check(job: KafkaJob) -> None:
-    """What a committed reader of the input sees is what the output is made of."""
+    """The output is exactly that of the input which a committed reader sees."""
     expected: dict[str, list[Output]] = defaultdict(list)
     for message in read_committed(job.broker.servers, job.ledger.topic):
         body = json.loads(message.value())

@@ -1,4 +1,4 @@
-"""Python workers and executors die in the middle of a task: the function runs twice, nothing has an effect twice."""
+"""Python workers and executors die during a task: the function runs twice, but has its effects once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _pids(folder: Path) -> Path:
 
 @pytest.mark.long  # in the gate: a killed worker in integration_tests/runtime/test_users_errors.py
 def test_on_one_machine_a_killed_python_worker_costs_an_incarnation(job: KafkaJob) -> None:
-    """Spark does not retry tasks in local mode. The worker dies when its files are durable and nobody knows of them."""
+    """Spark does not retry tasks in local mode. The worker dies after its files are durable and before the driver knows them."""
     job.ledger.write(10_000)
     pids = _pids(job.lives.folder)
     arguments = ["--operator", "tuples", "--pids", str(pids), "--available-now"]
@@ -45,7 +45,7 @@ def test_on_one_machine_a_killed_python_worker_costs_an_incarnation(job: KafkaJo
 @pytest.mark.timeout(1200)
 @pytest.mark.long
 def test_on_a_cluster_killed_workers_and_executors_cost_a_retry(job: KafkaJob) -> None:
-    """Real executor processes: a worker dies behind its staged files, then a whole executor dies at work."""
+    """Separate executor processes: a worker dies after it has staged its files, then a whole executor dies at work."""
     job.ledger.write(10_000)
     pids = _pids(job.lives.folder)
     environment = _armed(job.lives.folder, "STAGED:kill") | {"SPARK_HOME": str(Path(pyspark.__file__).parent)}
@@ -63,7 +63,7 @@ def test_on_a_cluster_killed_workers_and_executors_cost_a_retry(job: KafkaJob) -
 
 
 def _executor_at_work(driver: Driver, pids: Path, job: KafkaJob) -> int:
-    """The executor in which the function is running right now, on records written for that."""
+    """The executor in which the function runs now, on records written for it."""
     before = time.time()
     job.ledger.write(20_000)
     found: list[int] = []

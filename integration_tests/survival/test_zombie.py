@@ -1,4 +1,4 @@
-"""Two drivers of one job: the one that was replaced commits nothing and publishes nothing, whatever it believes."""
+"""Two drivers of one job: the replaced one commits nothing and publishes nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FENCED = "CKPT_FENCED"
 
 
 def _check_fenced(job: KafkaJob, zombie: Driver, seen: int) -> None:
-    """The zombie ends by itself, says why, and has decided and published nothing since it was frozen."""
+    """The zombie ends by itself, reports the reason, and has committed and published nothing since it was frozen."""
     assert zombie.wait_for_end() == 4, zombie.log()
     assert [event["condition"] for event in zombie.events("failed")] == [FENCED], zombie.log()
     later = [event for event in zombie.events()[seen:] if event["event"] == "committed"]

@@ -1,4 +1,4 @@
-"""A job on Spark is seen from outside: its numbers are scraped, its page answers, its store tells the parts of its epochs."""
+"""Observability of a job on Spark: its metrics are scraped, its page answers, its store has the parts of its epochs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_ckpt.observability.page.facts import COLUMNS, epoch_of, facts_of
 
 MONITORING = Path(ckpt.__file__).parents[1] / "docs" / "monitoring"
 NEEDS_MORE = {
-    "spark_ckpt_publish_part_duration_seconds_bucket": "a sink that tells the parts of its publications",
+    "spark_ckpt_publish_part_duration_seconds_bucket": "a sink that reports the parts of its publishes",
     "spark_ckpt_in_flight_rows": "an edge",
     "spark_ckpt_source_lag_rows": "a source that can count",
     "spark_ckpt_late_rows_total": "event time",
@@ -29,9 +29,9 @@ NEEDS_MORE = {
     "spark_ckpt_outage_attempts_total": "an outage",
     "spark_ckpt_outbox_batches_total": "an outbox",
     "spark_ckpt_staged_rows_total": "an outbox",
-    "spark_ckpt_retries_total": "an outbox with a sink that is away",
+    "spark_ckpt_retries_total": "an outbox with a sink that is unavailable",
 }
-"""Metrics that this job cannot have, and what they need."""
+"""Metrics that this job cannot have, and their requirements."""
 
 pytestmark = pytest.mark.spark
 
@@ -47,7 +47,7 @@ def metrics_in(text):
 
 
 @pytest.mark.long  # in the gate: tests/metrics, tests/page and tests/test_live_view.py
-def test_a_job_is_scraped_shown_and_told_by_its_store(bench, capsys, caplog):
+def test_a_job_is_visible_in_metrics_page_and_store(bench, capsys, caplog):
     bench.put(("a", 1), ("b", 2))
     job = bench.job(metrics="prometheus://127.0.0.1:0")
     totals(job.source("in", bench.source())).to(bench.sink(), name="out")

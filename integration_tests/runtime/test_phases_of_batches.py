@@ -1,4 +1,4 @@
-"""Spark's own phases, watermark and operators of a batch, as a run tells them."""
+"""Spark's own phases, watermark and operators of a batch, as a run reports them."""
 
 from __future__ import annotations
 
