@@ -13,10 +13,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 CODE = (
+    "benchmarks",
     "checkpoint_lab",
     "checkpoint_protocols",
     "connectors",
     "examples",
+    "integration_tests",
     "spark_ckpt",
     "spark_rewind",
     "tests",
@@ -80,6 +82,14 @@ PAGES: tuple[str, ...] = (
     "SECURITY.md",
     "CHANGELOG.md",
     "docs/rewind.md",
+    "docs/reliability.md",
+    "docs/proof.md",
+    "docs/stages.md",
+    "docs/two-teams-one-line.md",
+    "docs/sparks-operators.md",
+    "docs/protocols/epochs.md",
+    "docs/design/performance.md",
+    "benchmarks/RESULTS.md",
 )
 """Pages that keep the rules."""
 

@@ -1,5 +1,5 @@
-"""NEXMark's queries from Kafka to Kafka, on one broker and in one session; what they put out is what a plain computation over the
-same events says, whatever died on the way.
+"""NEXMark's queries from Kafka to Kafka, on one broker and in one session. Their output equals a plain computation over the same
+events, after any kill.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from spark_ckpt.errors import RunFailed
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.kafka,
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # kafka-python leaves refused ones
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # kafka-python leaves refused sockets
 ]
 
 COUNT, INTERVAL_MS, KEY_GROUPS, TIMEOUT_S = 6000, 1000, 4, 120.0
@@ -39,7 +39,7 @@ HOOKS = ("spark_ckpt_builtin", "spark_ckpt_vectorised", "spark_ckpt_dropin")
 
 @dataclass(frozen=True)
 class House:
-    """A topic full of events, and a session."""
+    """A topic filled with events, and a session."""
 
     topics: Topics
     source: str
@@ -55,7 +55,7 @@ class House:
         assert system.job(run, self.spark, key_groups=key_groups).start(availableNow=True).awaitTermination(TIMEOUT_S)
 
     def crashed(self, run: Run, at: str) -> None:
-        """The driver fails at the point, as unprepared as at a crash, with nothing started again."""
+        """Let the driver fail at the failpoint, without cleanup and without a restart, as in a crash."""
         failpoints.arm(at)
         with pytest.raises(RunFailed):
             job = system.job(run, self.spark, key_groups=KEY_GROUPS, max_failed_epochs=0)
@@ -66,7 +66,7 @@ class House:
         return sum(self.topics.ends(run.target)) > 0
 
     def faults(self, run: Run) -> dict[str, int]:
-        """Of all that is committed in the target."""
+        """Faults of all records that are committed in the target."""
         verdict, _ = judge(run.job, self.topics.outputs(run.target), expected(run.job, self.events))
         return {"duplicates": verdict.duplicates, "missing": verdict.missing, "wrong": verdict.wrong}
 
@@ -82,7 +82,7 @@ def house(broker: Broker) -> Iterator[House]:
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several of them, so that something is in the state between two."""
+    """Several small batches, so that state exists between two of them."""
     monkeypatch.setattr(system, "RECORDS_PER_BATCH", COUNT // 3)
 
 
@@ -93,9 +93,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.long  # in the gate: tests/benchmarks/test_nexmark_answers.py
-def test_a_query_without_state_answers_as_a_plain_computation_does(
-    query: int, way: str, house: House, tmp_path: Path
-) -> None:
+def test_a_query_without_state_has_the_plain_answer(query: int, way: str, house: House, tmp_path: Path) -> None:
     run = house.run(f"nexmark_q{query}", tmp_path, way=way)
 
     house.drained(run)
@@ -108,13 +106,13 @@ def test_a_query_without_state_answers_as_a_plain_computation_does(
     [(3, "spark_ckpt_vectorised"), *((query, "") for query in (3, 4, 5, 7, 8, 11, 18, 19, 20))],
 )
 @pytest.mark.long  # in the gate: tests/benchmarks/test_nexmark_answers.py, and a failure in test_restarts.py
-def test_a_query_that_crashed_between_two_batches_answers_as_a_plain_computation_does(
+def test_a_query_that_crashed_between_two_batches_has_the_plain_answer(
     query: int, way: str, house: House, tmp_path: Path
 ) -> None:
     run = house.run(f"nexmark_q{query}", tmp_path, way=way)
 
     house.crashed(run, "EPOCH_COMMITTING:raise:2")
-    assert house.faults(run)["missing"] > 0, "it is to crash with something left to do"
+    assert house.faults(run)["missing"] > 0, "the crash must leave input to process"
     house.drained(run)
 
     assert house.faults(run) == NO_FAULTS
@@ -135,8 +133,8 @@ def test_windows_of_the_machines_clock_hold_every_bid_once(house: House, tmp_pat
 def test_average_prices_are_right_although_the_driver_was_killed(
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of its processes, with SIGKILL, while it works on records that came after its first answer."""
-    monkeypatch.delenv("JDK_JAVA_OPTIONS")  # the program names a collector itself
+    """All of its processes are killed with SIGKILL while it works on records that came after its first answer."""
+    monkeypatch.delenv("JDK_JAVA_OPTIONS")  # the program sets its own garbage collector
     source = house.topics.create("events")
     run = house.run("nexmark_q4", tmp_path, source)
     values = house.events.values()
@@ -151,6 +149,6 @@ def test_average_prices_are_right_although_the_driver_was_killed(
         house.topics.fill_in_turn(source, values, COUNT // 2)
     finally:
         processes.kill()
-    house.drained(run, key_groups=None)  # as many as the store has
+    house.drained(run, key_groups=None)  # the number of the store
 
     assert house.faults(run) == NO_FAULTS

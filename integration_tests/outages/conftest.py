@@ -1,4 +1,4 @@
-"""A plain SparkSession for each module, in which the lives after the last signal or outage go on."""
+"""A plain SparkSession for each module, for the incarnations after the last signal or outage."""
 
 from __future__ import annotations
 

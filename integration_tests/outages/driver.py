@@ -1,8 +1,8 @@
-"""A job as a program of its own: JSON files, one keyed operator, a Delta table.
+"""A job as a separate program: JSON files, one keyed operator, a Delta table.
 
 python -m integration_tests.outages.driver --input DIR --table DIR --store DIR --events FILE
 
-The table gets one row per input row: its number, its key, and the how-manieth of its key it is.
+The table gets one row per input row: its number, its key, and its number within the key.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import spark_ckpt as ckpt
 from integration_tests.survival.driver import QUIET, Events
 from spark_ckpt.errors import StopTimedOut
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import from the tests' folder
 
 HANGS = "hangs"
-"""Rows of this key make the operator hang, if the program is told to."""
+"""Rows of this key make the operator hang, with the option for it."""
 
 
 class OutageEvents(Events):
-    """Outages too."""
+    """Writes outages, too."""
 
     def onOutage(self, event: ckpt.OutageEvent) -> None:
         self.write("outage", **asdict(event))
@@ -47,7 +47,7 @@ def main() -> int:
     try:
         return _run(options, events)
     except StopTimedOut:
-        raise  # as in a program that catches nothing
+        raise  # as a program without error handling does
     except ckpt.CkptError as error:
         events.write("failed", condition=error.condition, message=str(error))
         return error.exit_code
@@ -61,7 +61,7 @@ def _run(options: argparse.Namespace, events: Events) -> int:
 
 
 def run_on(spark: SparkSession, options: argparse.Namespace, events: Events) -> None:
-    """The job from its start to its end."""
+    """Run the job from its start to its end."""
     job = ckpt.Job(
         spark,
         "outages",
@@ -105,7 +105,7 @@ def counting(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState)
 
 
 def hanging_after(reached: Path) -> object:
-    """`counting`, but for one key it says that it was reached and never returns."""
+    """`counting`, except for one key: it writes a file and never returns."""
 
     def hanging(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[tuple[int, str, int]]:
         if key[0] == HANGS:
@@ -124,7 +124,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--events", required=True, type=Path)
     parser.add_argument("--local-dir", type=Path)
     parser.add_argument("--stop-timeout", default="60 seconds")
-    parser.add_argument("--hangs", type=Path, help="file by which the operator says that it hangs")
+    parser.add_argument("--hangs", type=Path, help="file that the operator writes before it hangs")
     parser.add_argument("--plain-session", action="store_true", help="the user's own, not spark_ckpt.session")
     parser.add_argument("--available-now", action="store_true")
     return parser.parse_args(arguments)

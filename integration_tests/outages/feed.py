@@ -1,4 +1,4 @@
-"""What a test of outages and signals needs: input, a job's lives over it, and an oracle for the table."""
+"""Shared by tests of outages and signals: input, a job's drivers, and an oracle for the table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Feed:
     files: int = 0
 
     def put(self, rows: int, key: str | None = None) -> None:
-        """One more input file, which appears whole."""
+        """Write one more input file atomically."""
         first = len(self.keys)
         self.keys += [key or f"k{number % KEYS}" for number in range(first, first + rows)]
         lines = [json.dumps({"n": number, "k": self.keys[number]}) for number in range(first, first + rows)]
@@ -44,7 +44,7 @@ class Feed:
         return self.lives.start(*options)
 
     def go_on(self, spark: SparkSession) -> None:
-        """Another life, here: it begins at once, and goes on to the end of the input."""
+        """Run another incarnation in this process: it starts at once, and runs to the end of the input."""
         self.lives.drain_on(spark)
         self.check_exact()
 
@@ -54,19 +54,19 @@ class Feed:
         return sorted((row["n"], row["k"], row["nth"]) for row in found.to_pylist())
 
     def shown(self) -> int:
-        """How many rows the table has."""
+        """Number of rows in the table."""
         return len(self.rows()) if (self.folder / "table" / "_delta_log" / f"{0:020}.json").is_file() else 0
 
     def state(self) -> LogState:
         return existing_store(str(self.store)).log.state()
 
     def reasons(self) -> list[str]:
-        """Why each epoch that is kept was taken, oldest first."""
+        """Reason of each kept epoch, oldest first."""
         log = existing_store(str(self.store)).log
         return [log.manifest(brief.epoch).reason for brief in log.state().epochs]
 
     def check_exact(self) -> None:
-        """Every row once, and every key counted from 1 without a gap: state and output are of the same prefix."""
+        """Every row once, and every key counted from 1 without a gap: state and output have the same prefix of the input."""
         rows = self.rows()
         assert [(number, key) for number, key, _ in rows] == list(enumerate(self.keys))
         counts: dict[str, list[int]] = defaultdict(list)
@@ -77,7 +77,7 @@ class Feed:
 
 @contextmanager
 def feeding(folder: Path, store: Path) -> Iterator[Feed]:
-    """A feed whose lives end with the test."""
+    """A feed whose drivers end with the test."""
     (folder / "in").mkdir()
     arguments = ["--input", str(folder / "in"), "--table", str(folder / "table"), "--store", str(store)]
     arguments += ["--local-dir", str(folder / "local")]

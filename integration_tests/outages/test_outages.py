@@ -1,4 +1,4 @@
-"""A store that is full or gone for a while is waited for: the same process goes on, and its output is exact."""
+"""The job waits for a store that is full or unavailable for a while: the same process continues, with exact output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from integration_tests.small_disk import SmallDisk, small_disk
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 ATTEMPTS = 4
-"""More than the two incarnations that the job under test may lose to failures."""
+"""More failed attempts than the two incarnations that the job under test may lose to failures."""
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def feed(tmp_path: Path, disk: SmallDisk) -> Iterator[Feed]:
 
 @pytest.mark.long  # in the gate: tests/store/test_full_and_failing_disks.py and tests/coordination/test_patience.py
 @pytest.mark.parametrize("trouble", ["full", "taken away"])
-def test_a_job_outlasts_its_stores_outage_and_its_output_is_exact(feed: Feed, disk: SmallDisk, trouble: str) -> None:
+def test_a_job_survives_its_stores_outage_with_exact_output(feed: Feed, disk: SmallDisk, trouble: str) -> None:
     damage, repair = (disk.fill, disk.free) if trouble == "full" else (disk.take_away, disk.put_back)
     feed.put(100)
     driver = feed.start()
@@ -47,7 +47,7 @@ def test_a_job_outlasts_its_stores_outage_and_its_output_is_exact(feed: Feed, di
     assert [each["attempt"] for each in outages] == sorted(each["attempt"] for each in outages)
     feed.put(100)
     repair()
-    driver.wait_for(lambda: feed.shown() == 300, "the rows put meanwhile")
+    driver.wait_for(lambda: feed.shown() == 300, "the rows written meanwhile")
     driver.signal(signal.SIGTERM)
     driver.check_ended_well()
     feed.check_exact()
@@ -55,7 +55,7 @@ def test_a_job_outlasts_its_stores_outage_and_its_output_is_exact(feed: Feed, di
 
 
 @pytest.mark.long
-def test_a_stop_while_the_disk_is_full_ends_in_time_and_the_next_start_goes_on(
+def test_a_stop_while_the_disk_is_full_ends_in_time_and_the_next_start_continues(
     feed: Feed, disk: SmallDisk, spark: SparkSession
 ) -> None:
     feed.put(100)

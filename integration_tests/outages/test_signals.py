@@ -35,7 +35,7 @@ def running(feed: Feed, *options: str) -> Driver:
 
 
 def hanging(feed: Feed, *options: str) -> Driver:
-    """A job that has published its first rows, and whose operator does not return from the next."""
+    """A job that has published its first rows, and whose operator hangs on the next rows."""
     feed.put(100)
     reached = feed.folder / "reached"
     driver = feed.start("--hangs", str(reached), *options)
@@ -48,7 +48,7 @@ def hanging(feed: Feed, *options: str) -> Driver:
 def check_stopped_in_order(feed: Feed, driver: Driver, spark: SparkSession) -> None:
     driver.check_ended_well()
     assert feed.reasons()[-1] == "stop"
-    assert feed.state().lease_expires_ms == 0, "the next start begins at once, on whatever host"
+    assert feed.state().lease_expires_ms == 0, "the next start on any host begins at once"
     feed.go_on(spark)
 
 
@@ -73,7 +73,7 @@ def test_a_signal_to_the_whole_group_does_not_end_spark_before_the_final_epoch(
 
 
 @pytest.mark.long  # in the gate: tests/runtime/test_stops_that_take_too_long.py
-def test_a_batch_that_hangs_does_not_hold_up_the_end(feed: Feed, spark: SparkSession) -> None:
+def test_a_batch_that_hangs_does_not_delay_the_end(feed: Feed, spark: SparkSession) -> None:
     driver = hanging(feed, "--stop-timeout", "3 seconds")
     driver.signal(signal.SIGTERM)
     signalled_s = time.monotonic()
@@ -90,7 +90,7 @@ def test_a_batch_that_hangs_does_not_hold_up_the_end(feed: Feed, spark: SparkSes
 def test_a_second_signal_ends_the_program_at_once(feed: Feed, spark: SparkSession) -> None:
     driver = hanging(feed)
     driver.signal(signal.SIGTERM)
-    driver.wait_for(lambda: "another signal ends the program" in driver.log(), "the first signal is heard")
+    driver.wait_for(lambda: "another signal ends the program" in driver.log(), "the first signal is handled")
     driver.signal(signal.SIGTERM)
     assert driver.wait_for_end() == -signal.SIGTERM
     driver.kill()
@@ -101,7 +101,7 @@ def test_a_second_signal_ends_the_program_at_once(feed: Feed, spark: SparkSessio
 def test_a_sparks_own_session_that_is_signalled_with_its_program_still_frees_the_lease(
     feed: Feed, spark: SparkSession
 ) -> None:
-    """Its Java process ends with the group: there may be no final epoch, but nothing is lost or held."""
+    """Its Java process ends with the group: the final epoch may be missing, but no row is lost and no lease is held."""
     driver = running(feed, "--plain-session", "--stop-timeout", "10 seconds")
     driver.signal_group(signal.SIGTERM)
     driver.wait_for_end()
@@ -110,7 +110,7 @@ def test_a_sparks_own_session_that_is_signalled_with_its_program_still_frees_the
 
 
 @pytest.mark.long  # in the gate: tests/runtime/test_stop_signals.py
-def test_a_signal_before_the_job_begins_ends_the_program_and_its_java_and_holds_nothing(
+def test_a_signal_before_the_job_begins_ends_the_program_and_its_java_without_a_lease(
     feed: Feed, spark: SparkSession
 ) -> None:
     feed.put(100)

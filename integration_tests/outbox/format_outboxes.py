@@ -37,7 +37,7 @@ def write_module(modules: Path, folder: Path, servers: str = "", topic: str = ""
 
 
 def outboxes(folder: Path, servers: str, topic: str) -> dict[str, object]:
-    """Return what the module has: an outbox, functions that make one, and what is none."""
+    """Return the module's attributes: an outbox, functions that make one, and a value that is no outbox."""
     place = Place(folder)
 
     def made(sinks: Callable[[], dict[str, Sink | SinkRows]], name: str = "orders") -> Callable[[], Outbox]:
@@ -66,7 +66,7 @@ def outboxes(folder: Path, servers: str, topic: str) -> dict[str, object]:
 
 
 class KillsSpark(DeltaSink):
-    """Kills Java, once, right before an epoch is published: the log has it, and Spark has not committed its batch."""
+    """Kills Java once, right before an epoch is published: the log has the epoch, and Spark has not committed its batch."""
 
     def __init__(self, place: Place, epoch: int) -> None:
         super().__init__(place.table("gold"))

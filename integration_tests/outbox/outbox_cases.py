@@ -1,8 +1,8 @@
 """A program with an outbox that is killed: `python -m integration_tests.outbox.outbox_cases FOLDER [--remote] CASE...`
 
 It runs on each PySpark from 3.5 to 4.3 with this library and its Delta connector. FOLDER/in has the input. A case is a query and a
-state store, e.g. `windows/RocksDB`, with two sinks in one outbox. It kills the process once, at its point of CASES. A case that is
-done leaves FOLDER/CASE/done, and the next start skips it: start the program until its exit code is 0. `whole/QUERY` in place of a
+state store, e.g. `windows/RocksDB`, with two sinks in one outbox. It kills the process once, at its failpoint in CASES. A finished
+case leaves FOLDER/CASE/done, and the next start skips it: start the program until its exit code is 0. `whole/QUERY` instead of a
 case runs the query undisturbed.
 """
 
@@ -25,7 +25,7 @@ COMMITTED, ACKED = "EPOCH_COMMITTED:kill:3", "ACKED:kill:5"
 """The third batch: its epoch is committed, or one of two sinks has published it. Spark has not committed the batch."""
 WHOLE = "whole"
 SOME = "k4"
-"""The second sink gets the keys before it."""
+"""The second sink gets the keys before this one."""
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 STORES = {"HDFS": f"{_STATE}.HDFSBackedStateStoreProvider", "RocksDB": f"{_STATE}.RocksDBStateStoreProvider"}
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -33,7 +33,7 @@ _CONF = {
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.codegen.wholeStage": "false",  # compiling costs each of many short lives more than it gains
+    "spark.sql.codegen.wholeStage": "false",  # compiling costs each of many short runs more than it saves
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.session.timeZone": "UTC",
@@ -46,7 +46,7 @@ def distinct(spark: SparkSession, inbox: Path) -> DataFrame:
 
 
 def joined(spark: SparkSession, inbox: Path) -> DataFrame:
-    """Each row with one of a second stream, or with null once the watermark says that there is none."""
+    """Each row with one of a second stream, or with null after the watermark shows that there is none."""
     left = _timed(spark, inbox).selectExpr("k", "at", "v")
     right = _timed(spark, inbox).where("v % 3 = 0").selectExpr("k AS k2", "at AS at2", "v AS v2")
     near = F.expr("k = k2 AND at2 BETWEEN at AND at + INTERVAL 10 SECONDS")
@@ -66,7 +66,7 @@ CASES: Mapping[str, str] = {
     "outerJoin/HDFS": COMMITTED,
     "outerJoin/RocksDB": ACKED,
 }
-"""Every case, and the point at which it is killed."""
+"""Every case, and the failpoint at which it is killed."""
 
 
 def _timed(spark: SparkSession, inbox: Path) -> DataFrame:
@@ -99,7 +99,7 @@ def go(spark: SparkSession, folder: Path, case: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the cases that are not done."""
+    """Run the cases that are not finished."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--remote", action="store_true", help="through Spark Connect; at most one case")
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str]) -> None:
         place = given.folder / case
         (place / "killed").mkdir(parents=True, exist_ok=True)
         if case in CASES:
-            # A Connect server hands its environment, as it is when it starts, to the process of the function.
+            # A Connect server passes its environment of the start to the process of the function.
             os.environ[failpoints.VARIABLE] = CASES[case]
             os.environ[failpoints.ONCE_VARIABLE] = str(place / "killed")
             failpoints.arm(CASES[case])

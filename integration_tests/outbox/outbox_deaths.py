@@ -1,4 +1,4 @@
-"""Lives of a driver that is killed, and the comparison of its sinks with what was computed without Spark."""
+"""Runs of a driver that is killed, and the comparison of its sinks with a computation without Spark."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from integration_tests.survival.process import ROOT, state_of, wait_until
 from spark_ckpt.failpoints import ONCE_VARIABLE, VARIABLE
 
 POINTS = ("EPOCH_COMMITTING", "EPOCH_COMMITTED", "ACKED")
-"""Of the driver: before the outbox's commit, after it, after a sink has the epoch."""
+"""Failpoints of the driver: before the outbox's commit, after it, after a sink has the epoch."""
 IN_CHILDREN = ("STAGED", "PRE_COMMIT", "COMMITTING", "PUBLISH_COMMITTED")
-"""Of a task, and of the process that publishes to Kafka."""
+"""Failpoints of a task, and of the process that publishes to Kafka."""
 PYTHON_VARIABLE = "SPARK_CKPT_TEST_DRIVER_PYTHON"
-"""Interpreter of the drivers, whose environment may have another PySpark. The library is this checkout's."""
+"""Python interpreter of the drivers, whose environment may have another PySpark. The library is this checkout's."""
 _DEAD_BY_SIGNAL = -9
 
 
 def start(place: Place, points: str, *arguments: str, session: bool = False) -> subprocess.Popen[bytes]:
-    """Start the program with these points armed, each once for the place. `session`: in one of its own, with its children."""
+    """Start the program with these failpoints armed, each once for the place. `session`: in its own session, with its children."""
     once = place.folder / "once"
     once.mkdir(exist_ok=True)
     python = os.environ.get(PYTHON_VARIABLE, sys.executable)
@@ -48,7 +48,7 @@ def live(place: Place, points: str, *arguments: str, timeout_s: float = 300) -> 
 
 
 def wait_until_stopped(driver: subprocess.Popen[bytes], timeout_s: float = 300) -> None:
-    """Wait until the process stands still by SIGSTOP."""
+    """Wait until SIGSTOP has stopped the process."""
 
     def stands_still() -> bool:
         assert driver.poll() is None, "the driver ended"
@@ -58,12 +58,12 @@ def wait_until_stopped(driver: subprocess.Popen[bytes], timeout_s: float = 300) 
 
 
 def live_until_done(place: Place, points: str, *arguments: str, most: int) -> tuple[int, int]:
-    """Start the program again after each death. Return the deaths by SIGKILL and the ends with an error."""
+    """Start the program again after each kill. Return the number of kills by SIGKILL and of ends with an error."""
     killed = failed = 0
     while (code := live(place, points, *arguments)) != 0:
         killed, failed = killed + (code == _DEAD_BY_SIGNAL), failed + (code != _DEAD_BY_SIGNAL)
         if killed + failed > most:
-            raise AssertionError(f"no end after {most} lives: {(place.folder / 'driver.log').read_text()[-3000:]}")
+            raise AssertionError(f"no end after {most} starts: {(place.folder / 'driver.log').read_text()[-3000:]}")
     return killed, failed
 
 

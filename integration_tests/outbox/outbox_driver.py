@@ -1,4 +1,4 @@
-"""A plain query with an outbox over Kafka and Delta, as a program of its own: it ends when its input is read, or is killed."""
+"""A plain query with an outbox over Kafka and Delta, as a separate program: it ends when its input is read, or is killed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STORES = {
 
 
 def deduplicated(spark: SparkSession, inbox: Path) -> DataFrame:
-    """The first row of each key and window, by Spark's own dropDuplicates: which row it is does not matter here."""
+    """The first row of each key and window, by Spark's own dropDuplicates: any row of them is correct here."""
     lines = spark.readStream.schema("k string, ts long, v long").option("maxFilesPerTrigger", 1).json(str(inbox))
     timed = lines.withColumn("at", F.timestamp_seconds("ts")).withWatermark("at", "30 seconds")
     keyed = timed.selectExpr("ts div 30 * 30 AS w", "k", "at")
@@ -83,7 +83,7 @@ def main() -> int:
 
 
 def run_on(spark: SparkSession, options: argparse.Namespace) -> None:
-    """The query from its start to its end."""
+    """Run the query from its start to its end."""
     place = Place(options.folder)
     place.checkpoint = place.folder / options.checkpoint
     rows = QUERIES[options.query](spark, place.inbox)

@@ -1,4 +1,4 @@
-"""A windowed query over files, one file a batch, and what its output has to be, computed without Spark."""
+"""A windowed query over files, one file a batch, and its expected output, computed without Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Row = tuple[int, str, int, int]
 
 
 def write_files(inbox: Path, files: range) -> None:
-    """Files of one minute each; their order is that of their times."""
+    """Write files of one minute each, in the order of their times."""
     inbox.mkdir(parents=True, exist_ok=True)
     for number in files:
         lines = [json.dumps({"k": k, "ts": at, "v": v}) for k, at, v in rows_of(number)]
@@ -44,7 +44,7 @@ def rows_of(number: int) -> list[tuple[str, int, int]]:
 
 
 def expected(files: range) -> Counter[Row]:
-    """Every window that the watermark after the last file closes."""
+    """Every window that the watermark closes after the last file."""
     every = [row for number in files for row in rows_of(number)]
     watermark = max(at for _, at, _ in every) - DELAY_S
     groups: dict[tuple[int, str], list[int]] = {}
@@ -80,7 +80,7 @@ class Place:
         self.inbox, self.store, self.checkpoint = folder / "in", str(folder / "store"), folder / "checkpoint"
 
     def outbox(self, sinks: Mapping[str, Sink | SinkRows], **settings: object) -> Outbox:
-        """Return the outbox, as a program makes it."""
+        """Return the outbox as a program makes it."""
         return Outbox(self.store, name="orders", checkpoint=str(self.checkpoint), sinks=sinks, **settings)  # type: ignore[arg-type]
 
     def table(self, name: str) -> str:
@@ -98,7 +98,7 @@ class Place:
         return [*(self.folder / name).rglob("ckpt-*-b*.parquet")]
 
     def rewind(self, batch: int) -> None:
-        """Take the checkpoint back to the end of `batch`, by hand."""
+        """Rewind the checkpoint to the end of `batch`, by hand."""
         for path in [*self.checkpoint.rglob("*")]:
             number = path.name.strip(".").split(".")[0]
             if not path.is_file() or not number.isdigit() or "metadata" in path.parts:
@@ -109,7 +109,7 @@ class Place:
 
 
 def run(outbox: Outbox, rows: DataFrame, **confirmed: object) -> Exception | None:
-    """Run the query over what is there now. Return the error that ended it."""
+    """Run the query over the present input. Return the error that ended it."""
     query = outbox.start(rows.writeStream.trigger(availableNow=True), **confirmed)  # type: ignore[arg-type]
     with suppress(StreamingQueryException):
         assert query.awaitTermination(300)

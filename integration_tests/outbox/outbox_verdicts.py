@@ -1,4 +1,4 @@
-"""Runs the program of an outbox until its cases are done, and judges them by their tables."""
+"""Run the program of an outbox until its cases are finished, and judge them by their tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Rows = Mapping[str, Counter[tuple[object, ...]]]
 
 
 class Unfinished(Exception):
-    """The program ended with an error of its own, or did not end."""
+    """The program ended with its own error, or did not end."""
 
 
 def run_until_done(
@@ -32,9 +32,9 @@ def run_until_done(
     environment: Mapping[str, str] | None = None,
     timeout_s: float = 300,
 ) -> int:
-    """Start the program until it has done every case. Return how often it was started. Raises `Unfinished`."""
+    """Start the program until it has finished every case. Return the number of starts. Raises `Unfinished`."""
     if remote:
-        environment = {**(environment or os.environ), "SPARK_TESTING": "1"}  # the server takes a free port
+        environment = {**(environment or os.environ), "SPARK_TESTING": "1"}  # lets the server use a free port
     command = [python, "-m", PROGRAM, str(folder), *(["--remote"] if remote else []), *cases]
     for number in range(1, 2 + len(cases)):
         before = killed(folder)

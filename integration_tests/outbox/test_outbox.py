@@ -42,7 +42,7 @@ pytestmark = pytest.mark.spark
 
 
 class Heard(RunListener):
-    """Epochs that were committed."""
+    """Records the committed epochs."""
 
     def __init__(self) -> None:
         self.committed: list[int] = []
@@ -52,7 +52,7 @@ class Heard(RunListener):
 
 
 class FailingSink(DeltaSink):
-    """Fails once: before the epoch's commit in the table, or right after it, when no one has the answer."""
+    """Fails once: before the epoch's commit in the table, or right after it, before its answer arrives."""
 
     def __init__(self, table: str, epoch: int, after: bool = False) -> None:
         super().__init__(table)
@@ -111,7 +111,7 @@ def test_each_sink_gets_its_rows_and_columns(spark: SparkSession, place: Place) 
 
 
 @pytest.mark.long  # in the gate: tests/outbox/test_rule.py
-def test_a_rewound_query_begins_a_branch_and_names_what_comes_again(
+def test_a_rewound_query_begins_a_branch_and_names_the_repeated_rows(
     spark: SparkSession, place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     sinks = {"gold": DeltaSink(place.table("gold"))}
@@ -121,16 +121,16 @@ def test_a_rewound_query_begins_a_branch_and_names_what_comes_again(
         assert run(place.outbox(sinks), windows(spark, place.inbox)) is None
     log = Store.open(place.store, "orders", kind="outbox").log
     left = [brief for brief in log.state().epochs if brief.incarnation == 1 and brief.spark_batch.number > 2]
-    told = [record.getMessage() for record in caplog.records if "left behind" in record.getMessage()]
+    warned = [record.getMessage() for record in caplog.records if "left behind" in record.getMessage()]
     assert [
         f"batch {each.spark_batch.number} (epoch {each.epoch})" in line
-        for each, line in zip([brief for brief in left if brief.rows_out], told, strict=True)
-    ] == [True] * len(told)
+        for each, line in zip([brief for brief in left if brief.rows_out], warned, strict=True)
+    ] == [True] * len(warned)
     again = place.rows("gold") - expected(FILES)
     assert again.total() == sum(brief.rows_out for brief in left) > 0
 
 
-def test_a_deleted_checkpoint_is_refused_and_a_confirmed_query_goes_on(spark: SparkSession, place: Place) -> None:
+def test_a_deleted_checkpoint_is_refused_and_a_confirmed_query_continues(spark: SparkSession, place: Place) -> None:
     sinks = {"gold": DeltaSink(place.table("gold"))}
     run(place.outbox(sinks), windows(spark, place.inbox))
     shutil.rmtree(place.checkpoint)
@@ -160,7 +160,7 @@ def test_edited_offsets_are_refused(spark: SparkSession, place: Place) -> None:
     assert place.rows("gold") == expected(FILES)
 
 
-def test_a_table_that_was_made_anew_is_refused_and_can_be_confirmed(spark: SparkSession, place: Place) -> None:
+def test_a_re_created_table_is_refused_and_can_be_confirmed(spark: SparkSession, place: Place) -> None:
     sinks = {"gold": DeltaSink(place.table("gold"))}
     run(place.outbox(sinks), windows(spark, place.inbox))
     shutil.rmtree(place.table("gold"))
@@ -194,7 +194,7 @@ def test_a_table_that_lost_its_newest_rows_is_refused_and_gets_them_again(spark:
 
 
 @pytest.mark.long  # in the gate: tests/outbox/test_rule.py
-def test_an_outbox_begins_in_the_middle_of_a_querys_life(spark: SparkSession, place: Place) -> None:
+def test_an_outbox_can_be_added_to_a_query_with_batches(spark: SparkSession, place: Place) -> None:
     plain = windows(spark, place.inbox).writeStream.foreachBatch(lambda rows, number: rows.collect())
     plain.option("checkpointLocation", str(place.checkpoint)).trigger(availableNow=True).start().awaitTermination(300)
     write_files(place.inbox, range(4, 6))
@@ -215,7 +215,7 @@ def test_an_outbox_has_a_store_of_its_own(spark: SparkSession, place: Place) -> 
 
 
 @pytest.mark.long  # in the gate: tests/outbox/test_rule.py
-def test_files_of_dead_runs_are_deleted(spark: SparkSession, place: Place) -> None:
+def test_files_of_killed_runs_are_deleted(spark: SparkSession, place: Place) -> None:
     sinks = {"gold": DeltaSink(place.table("gold"))}
     run(place.outbox(sinks), windows(spark, place.inbox))
     orphan = Path(place.table("gold")) / "ckpt-gold-i1-b99-t0-0-0123456789abcdef0123456789abcdef.parquet"
@@ -240,8 +240,8 @@ def test_old_batches_leave_the_log(spark: SparkSession, place: Place) -> None:
 def test_metrics_lineage_and_a_listener_see_a_querys_batches(
     spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = place.folder / "lineage.jsonl"
-    for name, value in {"TYPE": "file", "LOG_FILE_PATH": str(told), "APPEND": "true"}.items():
+    lineage_file = place.folder / "lineage.jsonl"
+    for name, value in {"TYPE": "file", "LOG_FILE_PATH": str(lineage_file), "APPEND": "true"}.items():
         monkeypatch.setenv(f"OPENLINEAGE__TRANSPORT__{name}", value)
     port = endpoints.serve("127.0.0.1", 0)
     sinks = {"gold": DeltaSink(place.table("gold")), "some": DeltaSink(place.table("some")).rows("k", where="n > 2")}
@@ -261,7 +261,7 @@ def test_metrics_lineage_and_a_listener_see_a_querys_batches(
     assert found["spark_ckpt_outbox_batches_total", "new"] == len(heard.committed) >= len(FILES)
     assert found["spark_ckpt_staged_rows_total", "gold"] == found["spark_ckpt_published_rows_total", "gold"] == rows
     assert found["spark_ckpt_unpublished_epochs", "some"] == found["spark_ckpt_running", None] == 0
-    sent = [json.loads(line) for line in told.read_text().splitlines()]
+    sent = [json.loads(line) for line in lineage_file.read_text().splitlines()]
     assert [each["eventType"] for each in sent] == ["START", *["RUNNING"] * len(heard.committed), "COMPLETE"]
     assert {each["name"] for each in sent[-1]["inputs"]} == {str(place.inbox)}
     assert {each["name"] for each in sent[-1]["outputs"]} == {place.table("gold"), place.table("some")}
@@ -349,7 +349,7 @@ def test_two_sinks_may_write_to_one_table(spark: SparkSession, place: Place) -> 
 
 
 @pytest.mark.long  # in the gate: tests/outbox/test_rule.py
-def test_a_mistyped_checkpoint_is_refused_by_its_name_and_the_right_one_goes_on(
+def test_a_mistyped_checkpoint_is_refused_by_its_name_and_the_right_one_continues(
     spark: SparkSession, place: Place
 ) -> None:
     sinks = {"gold": DeltaSink(place.table("gold"))}
@@ -366,7 +366,7 @@ def test_a_mistyped_checkpoint_is_refused_by_its_name_and_the_right_one_goes_on(
 
 @pytest.mark.long  # in the gate: every next step in tests/simulator/test_outbox_world.py
 def test_the_advice_of_an_older_store_is_followed_until_the_query_runs(spark: SparkSession, place: Place) -> None:
-    """The store is a backup, from when a sink lacked a batch. The newer log is lost for good."""
+    """The store is a backup, from when a sink lacked a batch. The newer log is permanently lost."""
     good = {name: DeltaSink(place.table(name)) for name in ("gold", "silver")}
     failing = {**good, "silver": FailingSink(place.table("silver"), 3)}
     assert run(place.outbox(failing), windows(spark, place.inbox)) is not None
@@ -379,7 +379,7 @@ def test_the_advice_of_an_older_store_is_followed_until_the_query_runs(spark: Sp
     confirmed: dict[str, object] = {}
     for _ in range(6):
         outbox = place.outbox(good)
-        with suppress(CkptError):  # a start that publishes what is left may be refused itself
+        with suppress(CkptError):  # a start that publishes the rest may be refused
             if run(outbox, windows(spark, place.inbox), **confirmed) is None:
                 break
         error = outbox.exception()
@@ -403,7 +403,7 @@ def test_the_advice_of_an_older_store_is_followed_until_the_query_runs(spark: Sp
 
 
 class LeavesFile(RunListener):
-    """At a late batch of the run, a task of an earlier incarnation that nothing has stopped writes a file."""
+    """At a late batch of the run, a task of an earlier incarnation that still runs writes a file."""
 
     def __init__(self, path: Path, batch: int) -> None:
         self._path, self._batch = path, batch

@@ -1,4 +1,4 @@
-"""An outbox through Spark Connect: its function runs in a process of the server, which the long run kills once."""
+"""An outbox through Spark Connect: its function runs in a process of the server, which the long test kills once."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Query(Place):
         return writer.trigger(availableNow=True)
 
     def run(self, rows: DataFrame, outbox: str, **options: str) -> str:
-        """Run the query over what is there now. Return the text of its error; nothing if there is none."""
+        """Run the query over the present input. Return the text of its error, empty if there is none."""
         query = self.writer(rows, outbox).options(**options).start()
         with suppress(StreamingQueryException):
             assert query.awaitTermination(300)
@@ -109,7 +109,7 @@ def test_output_mode_complete_is_refused(spark: SparkSession, place: Query) -> N
 
 
 def test_a_batch_that_runs_again_is_discarded_and_published(spark: SparkSession, place: Query) -> None:
-    """As if Spark had died right before its commit, with no new input afterwards."""
+    """As if Spark had died right before its commit, without new input afterwards."""
     assert place.run(windows(spark, place.inbox), "gold") == ""
     newest = max(int(path.name) for path in (place.checkpoint / "commits").glob("[0-9]*"))
     (place.checkpoint / "commits" / f".{newest}.crc").unlink()
@@ -138,7 +138,7 @@ def test_a_deleted_checkpoint_is_refused_and_the_option_of_its_error_continues(
 
 @pytest.mark.long  # in the gate: tests/outbox/test_format_options.py
 def test_two_queries_of_a_session_each_have_an_outbox(spark: SparkSession, place: Query) -> None:
-    """Their commits may change places in the Python processes that Spark keeps."""
+    """Their commits may exchange the Python processes that Spark keeps."""
     write_files(place.inbox, range(4, 10))
     queries = []
     for outbox in ("gold", "other"):
@@ -152,7 +152,7 @@ def test_two_queries_of_a_session_each_have_an_outbox(spark: SparkSession, place
 
 @pytest.mark.long  # in the gate: tests/simulator/test_outbox_format_world.py
 def test_java_that_dies_between_both_commits_loses_and_doubles_nothing(modules: Path, place: Query) -> None:
-    """Its kill ends the session, so this test is the last one. The next start has no new input."""
+    """The kill ends the session, so this test is the last one. The next start has no new input."""
     end_jvm()
     for session in plain_session():
         with suppress(Exception):  # py4j's, once Java is gone

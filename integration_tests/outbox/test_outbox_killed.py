@@ -68,12 +68,12 @@ def test_every_row_is_once_in_kafka_and_delta_although_the_driver_died_when_one_
 
 
 DEATHS = ("EPOCH_COMMITTING:kill:2", "EPOCH_COMMITTED:kill:2", "ACKED:kill:4", "STAGED:kill:5")
-"""Before and after the outbox's commit; when one of two sinks has the epoch; in a task. Many more: the campaign `outbox`."""
+"""Before and after the outbox's commit; after one of two sinks has the epoch; in a task. Many more: the campaign `outbox`."""
 
 
 @pytest.mark.long  # in the gate: the test above, and tests/simulator/test_outbox_world.py
 @pytest.mark.parametrize("overlap", [(), ("--overlap",)], ids=["", "overlap"])
-def test_every_row_is_once_in_kafka_and_delta_whenever_the_driver_dies(
+def test_every_row_is_once_in_kafka_and_delta_after_kills_of_the_driver(
     tmp_path: Path, broker: Broker, overlap: tuple[str, ...]
 ) -> None:
     place, topic = Place(tmp_path), create_topic(broker.servers, "outbox")
@@ -88,22 +88,22 @@ def test_every_row_is_once_in_kafka_and_delta_whenever_the_driver_dies(
 
 
 @pytest.mark.long  # in the gate: tests/simulator/test_outbox_format_world.py
-def test_every_row_is_once_in_kafka_and_delta_whatever_process_of_the_format_dies(
+def test_every_row_is_once_in_kafka_and_delta_after_kills_of_the_formats_processes(
     tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commits of `format("outbox")` run in a process of their own, and its death fails the driver."""
+    """The commits of `format("outbox")` run in a separate process, whose death fails the driver."""
     place, topic = Place(tmp_path), create_topic(broker.servers, "outbox")
     write_files(place.inbox, FILES)
     module = write_module(tmp_path, tmp_path, broker.servers, topic)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT), os.environ["PYTHONPATH"]]))
-    deaths = "EPOCH_COMMITTING:kill:2,STAGED:kill:5"  # the others are those of test_outbox_pipelines.py
+    deaths = "EPOCH_COMMITTING:kill:2,STAGED:kill:5"  # test_outbox_pipelines.py has the other failpoints
     assert live_until_done(place, deaths, "--outbox", f"{module}:both", most=4) == (0, 2)
     assert place.rows("gold") == expected(FILES)
     assert records(broker.servers, topic) == expected(FILES)
 
 
 @pytest.mark.long  # in the gate: tests/simulator/test_outbox_world.py
-def test_a_driver_that_stood_still_is_fenced_and_shows_nothing(tmp_path: Path, broker: Broker) -> None:
+def test_a_frozen_driver_is_fenced_and_publishes_nothing(tmp_path: Path, broker: Broker) -> None:
     place, topic = Place(tmp_path), create_topic(broker.servers, "outbox")
     arguments = ("--servers", broker.servers, "--topic", topic)
     write_files(place.inbox, FILES)
@@ -118,7 +118,7 @@ def test_a_driver_that_stood_still_is_fenced_and_shows_nothing(tmp_path: Path, b
 
 
 def orphans(place: Place) -> set[str]:
-    """Staged files, in the table and in the store, that no epoch of the log has."""
+    """Staged files, in the table and in the store, without an epoch in the log."""
     store = Store.open(place.store, "orders", kind="outbox")
     named = {
         Path(file.path).name
@@ -139,7 +139,7 @@ def test_the_next_start_deletes_the_files_of_a_killed_batch_in_the_table_and_in_
     assert live(place, "EPOCH_COMMITTING:kill:3", *arguments) != 0
     assert {name.split("-")[1] for name in orphans(place)} == {"gold", "alerts"}
     for path in place.staged("gold"):
-        os.utime(path, (BEGIN_S, BEGIN_S))  # a table's younger files may be of a driver that still runs
+        os.utime(path, (BEGIN_S, BEGIN_S))  # a table's younger files may belong to a running driver
     assert live(place, "", *arguments) == 0
     assert not orphans(place)
     assert place.rows("gold") == records(broker.servers, topic) == expected(FILES)

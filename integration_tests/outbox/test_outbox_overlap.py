@@ -17,7 +17,7 @@ pytestmark = pytest.mark.spark
 
 
 class GatedSink(DeltaSink):
-    """Publishes nothing before the gate opens, and then fails at one epoch: 0 for none."""
+    """Publishes nothing until the gate opens, and then fails at one epoch: 0 for none."""
 
     def __init__(self, table: str, gate: Event, fails_at: int = 0) -> None:
         super().__init__(table)
@@ -54,7 +54,7 @@ def test_spark_commits_a_batch_while_its_epoch_is_being_published(spark: SparkSe
 
 
 def lines(spark: SparkSession, place: Place) -> DataFrame:
-    """Rows as they come: without a watermark, Spark runs no batch without input."""
+    """Rows, unchanged: without a watermark, Spark runs no batch without input."""
     reader = spark.readStream.schema("k string, ts long, v long").option("maxFilesPerTrigger", 1)
     return reader.json(str(place.inbox)).selectExpr("ts AS w", "k", "v AS n", "0L AS s")
 

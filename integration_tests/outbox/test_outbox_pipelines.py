@@ -1,4 +1,4 @@
-"""A Declarative Pipeline writes to an outbox: Kafka and Delta have every row once, whatever dies."""
+"""A Declarative Pipeline writes to an outbox: Kafka and Delta have every row once after any kill."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ BETWEEN_COMMITS, BETWEEN_SINKS = "EPOCH_COMMITTED:kill:2", "ACKED:kill:5"
 def test_a_pipeline_whose_commits_die_writes_every_row_once(
     place: Place, broker: Broker, deaths: tuple[str, ...]
 ) -> None:
-    """The death between the commit of the log and Spark's is in the gate for the format without a pipeline."""
+    """The gate has the kill between the commit of the log and Spark's for the format without a pipeline."""
     topic = create_topic(broker.servers, "pipeline")
     write_pipeline(place, broker.servers, topic)
     (place.folder / "killed").mkdir()

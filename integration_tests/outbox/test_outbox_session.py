@@ -1,4 +1,4 @@
-"""A session that has ended is refused by name, and a new one goes on."""
+"""A session that has ended is refused by name, and a new one continues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILES = range(3)
 @pytest.mark.parametrize(
     "ran", [pytest.param(False, marks=pytest.mark.long), True], ids=["before its first query", "after a query"]
 )
-def test_a_session_that_has_ended_is_refused_and_a_new_one_goes_on(tmp_path: Path, ran: bool) -> None:
+def test_a_session_that_has_ended_is_refused_and_a_new_one_continues(tmp_path: Path, ran: bool) -> None:
     write_files(tmp_path / "in", FILES)
     place = Place(tmp_path)
     sinks = {"gold": DeltaSink(place.table("gold"))}

@@ -1,4 +1,4 @@
-"""Kafka is away for one step of a batch: a plain query then writes its Delta table twice, one with an outbox writes it once."""
+"""Kafka fails during one step of a batch: a plain query then writes its Delta table twice, one with an outbox writes it once."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from spark_ckpt.events.listener import EpochEvent, RetryEvent, RunListener
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.kill]
 WITH_ROWS = 2
-"""First batch that closes a window."""
+"""The first batch that closes a window."""
 
 
 class KillsBroker(RunListener):
-    """Kills the broker when the first epoch with rows is committed: its publish finds none."""
+    """Kills the broker when the first epoch with rows is committed, so that its publish fails."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -75,7 +75,7 @@ def test_a_kafka_step_that_fails_leaves_delta_rows_once_with_an_outbox(
     assert records(broker.servers, topic) == expected(FILES)
 
 
-@pytest.mark.long  # of Spark itself: this is what an outbox is for
+@pytest.mark.long  # a property of Spark itself, and the reason for an outbox
 def test_a_kafka_step_that_fails_doubles_delta_rows_without_an_outbox(
     spark: SparkSession, place: Place, broker: Broker
 ) -> None:
@@ -105,7 +105,7 @@ def test_a_kafka_step_that_fails_doubles_delta_rows_without_an_outbox(
 
 
 class RecreatesTopic(RunListener):
-    """Deletes the topic when the first epoch with rows is committed, and makes another one of its name."""
+    """Deletes the topic when the first epoch with rows is committed, and creates another one with its name."""
 
     def __init__(self, servers: str, topic: str) -> None:
         self._servers, self._topic = servers, topic

@@ -1,4 +1,4 @@
-"""A Python worker or an executor dies in the middle of a batch: every row is once in the table, its files go later."""
+"""A Python worker or an executor dies during a batch: every row is in the table once, and its files are deleted later."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def incarnations(place: Place) -> int:
 
 
 def orphans(place: Place) -> set[str]:
-    """Data files of the table that no version of it has."""
+    """Data files of the table that are in no version of it."""
     table = Path(place.table("gold"))
     log = "".join(path.read_text() for path in (table / LOG).glob("*.json"))
     return {path.name for path in table.rglob("*.parquet") if LOG not in path.parts and path.name not in log}
 
 
 def made_old(place: Place) -> None:
-    """Files of a dead attempt are deleted at an age that excludes attempts that run."""
+    """Make files old: those of a dead attempt are deleted at an age that excludes running attempts."""
     for path in Path(place.table("gold")).rglob("*.parquet"):
         os.utime(path, (BEGIN_S, BEGIN_S))
 
 
 @pytest.mark.long  # in the gate: tests/outbox/test_rule.py
-def test_a_worker_that_dies_behind_its_staged_files_costs_an_attempt_of_its_task(place: Place) -> None:
+def test_a_worker_that_dies_after_it_staged_files_costs_an_attempt_of_its_task(place: Place) -> None:
     assert live(place, "STAGED:kill:2", "--master", "local[2,4]") == 0
     assert (place.folder / "once" / "STAGED").exists()
     assert incarnations(place) == 1
@@ -58,7 +58,7 @@ def test_a_worker_that_dies_behind_its_staged_files_costs_an_attempt_of_its_task
 
 
 def stopped_workers() -> list[int]:
-    """Processes of this user's Python workers that stand still by SIGSTOP."""
+    """Process ids of this user's Python workers that SIGSTOP has stopped."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -72,7 +72,7 @@ def stopped_workers() -> list[int]:
 
 @pytest.mark.long  # in the gate: the attempt of a killed worker above
 def test_an_executor_that_is_lost_in_a_batch_costs_an_attempt(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker stops behind its staged files; then its executor, with all its workers, is gone."""
+    """The worker stops after it has staged its files; then its executor, with all its workers, is lost."""
     monkeypatch.setenv("SPARK_HOME", str(Path(pyspark.__file__).parent))
     driver = start(place, "STAGED:stop:1", "--master", "local-cluster[2,1,1024]")
     try:

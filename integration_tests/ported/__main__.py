@@ -22,9 +22,9 @@ Seed = Annotated[int, typer.Option("--seed", help="Draws the rows, and where the
 
 
 def main(names: Names = None, seed: Seed = 1) -> None:
-    """Run the programs both ways, and write the page. The command ends with the differences, if there are any."""
+    """Run the programs in both forms, and write the page. The command ends with the differences, if there are any."""
     failures: list[str] = []
-    # Of the code that runs, even if a file is edited meanwhile.
+    # Digests of the code that runs, even if a file is edited meanwhile.
     digests = {name: ported.digest for name, ported in PROGRAMS.items()}
     with tempfile.TemporaryDirectory(prefix="spark-ckpt-ported-") as folder:
         for spark in connected_session():
@@ -46,7 +46,7 @@ def main(names: Names = None, seed: Seed = 1) -> None:
 
 
 def run(spark: SparkSession, folder: Path, ported: Ported, seed: int) -> Outcome:
-    """Run one program, with a broker of its own if it needs one."""
+    """Run one program, with a broker if it needs one."""
     folder.mkdir()
     if not ported.kafka:
         return compare(spark, folder, ported, seed)

@@ -22,8 +22,8 @@ def stamp(seconds: float) -> str:
 def in_time(draw: random.Random, make: Callable[[random.Random, float], Row]) -> list[list[Row]]:
     """Draw the rows of each file. `make` draws a row of a time in seconds.
 
-    Later files have later rows. Some rows are up to `LATE_S` late, and some are rows of earlier files again. The newest row
-    comes last: it alone decides the watermark. The last file has one row, so late that everything is closed.
+    Later files have later rows. Some rows are up to `LATE_S` late, and some repeat rows of earlier files. The newest row comes
+    last: it alone determines the watermark. The last file has one row, so late that all windows close.
     """
     files: list[list[Row]] = []
     now = 0.0

@@ -1,11 +1,11 @@
 """Run both forms of a program over the same files, and compare every table after every file.
 
-Both forms start, read a new file of each input, and stop. So the plain query is restarted after each file. At a drawn file the
-job fails at a drawn point, with nothing cleaned up, and is started again.
+Both forms start, read a new file of each input, and stop. So the plain query restarts after each file. At a drawn file the job
+fails at a drawn failpoint, without cleanup, and starts again.
 
 A run of the job has one epoch or several, as drawn. The tables are equal after each run in both cases. The batch that ends an epoch
 comes after the batch with the rows: the interval waits for rows, and so does the end of the run. So the watermark of a file's rows
-is in force before the run ends, as after the last batch of the plain query, which has no rows.
+applies before the run ends, as after the last batch of the plain query, which has no rows.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from spark_ckpt.errors import CkptError
 POINTS = ("EPOCH_COMMITTING:raise", "EPOCH_COMMITTED:raise")
 """Before the commit of an epoch, and between the commit and the publish. The job retries an error of a publish itself."""
 EPOCHS = {"50 ms": 2, "2 seconds": 1, "1 hour": 1}
-"""Least number of epochs of a run, by the job's interval. A short interval ends one after the first rows; the final one follows."""
+"""Least number of epochs of a run, by the job's interval. A short interval ends one after the first rows, then the final one."""
 FIRST_S = 1_700_000_000
 
 Rows = Counter[str]
 
 
 class PairDiffers(AssertionError):
-    """The job's tables are not those of the plain query."""
+    """The job's tables differ from those of the plain query."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Outcome:
     """Counts of one run of a pair.
 
     - `rows`: rows of the tables at the end.
-    - `point`: the place at which the job failed, and the number of the epoch within its run.
+    - `point`: the failpoint of the job, and the number of the epoch within its run.
     - `interval`: time between two epochs of the job.
     """
 
@@ -66,7 +66,7 @@ def compare(
 
     Raises `PairDiffers` at the first file after which a table differs.
     """
-    for each in ported.shared:  # workers do not see the tests' folder
+    for each in ported.shared:  # workers cannot import from the tests' folder
         cloudpickle.register_pickle_by_value(sys.modules[each.__module__])
     draw = random.Random(seed)
     files = ported.files(draw)
@@ -98,7 +98,7 @@ def compare(
 
 
 def judge(wanted: Rows, found: Rows, place: str, later: Callable[[], Rows]) -> None:
-    """Raise `PairDiffers` if the job's rows are not those of the plain query, each as often.
+    """Raise `PairDiffers` unless the job's rows equal those of the plain query, with their counts.
 
     `later`: runs the job once more, without new input, and returns its rows. Missing rows among them are late, others are lost.
     """
@@ -138,7 +138,7 @@ def failing(point: str) -> Iterator[None]:
 
 
 def put(inputs: Path, ported: Ported, number: int, file: File, servers: str) -> None:
-    """Give both forms one more file of each input, or the rows to a topic of this name."""
+    """Write one more file of each input for both forms, or its rows to a topic with the input's name."""
     for name, rows in file.items():
         if name in ported.tables:
             write_deltalake(str(inputs / name), pa.Table.from_pylist([dict(row) for row in rows]), mode="overwrite")

@@ -16,7 +16,7 @@ from functools import cached_property
 from pyspark.sql import SparkSession
 
 Program = Callable[[SparkSession, str, str, str], None]
-"""Reads all input there is and stops. Arguments: session, folder of the inputs (of Kafka: the servers), folder of the output
+"""Reads the present input and stops. Arguments: session, folder of the inputs (for Kafka: the servers), folder of the output
 tables, checkpoint or store."""
 File = Mapping[str, Sequence[Mapping[str, object]]]
 """Rows of one new file for each input, by the name of the input."""
@@ -38,7 +38,7 @@ class Ported:
     - `files`: draws the input, a file of each input for each run of the program.
     - `sinks`: tables that both forms write.
     - `shared`: functions and classes that both forms use unchanged.
-    - `change`: the lines that had to change, for people.
+    - `change`: description of the changed lines.
     - `tables`: inputs that are Delta tables; a file replaces the table's rows.
     - `settings`: settings of the session for both forms.
     """

@@ -17,7 +17,7 @@ CHANGE = "id string, at timestamp, op string, amount long"
 
 
 def change(draw: random.Random, at: float) -> Row:
-    """A change of one of six rows. Its time has a part of its own, so that two changes of a row differ in time."""
+    """A change of one of six rows. Every change has a different fraction of a second, so two changes of a row differ in time."""
     time = stamp(at).replace(".000Z", f".{draw.randrange(1000):03}Z")
     return {"id": draw.choice("abcdef"), "at": time, "op": draw.choice("uuud"), "amount": draw.randrange(100)}
 

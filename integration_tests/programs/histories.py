@@ -1,7 +1,7 @@
 """One drawn history: the same programs over the same batches, as a plain query and as a job that fails, restarts and restores.
 
-A round is some batches of rows and what happens then: the plain query reads all there is and stops; the job runs to its
-end, and may fail at a drawn point first. The oracle is plain Spark.
+A round is some batches of rows and the runs on them: the plain query reads the present input and stops; the job runs to its end,
+and may fail at a drawn failpoint first. The oracle is plain Spark.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from spark_ckpt import failpoints
 from spark_ckpt.store.existing import existing_store
 
 for _module in (keyed_functions, vocabulary):
-    cloudpickle.register_pickle_by_value(sys.modules[_module.__name__])  # workers do not see the tests' folder
+    cloudpickle.register_pickle_by_value(sys.modules[_module.__name__])  # workers cannot import from the tests' folder
 
 _STREAMING = "spark.sql.streaming"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -59,7 +59,7 @@ _FEWER_PROCESSES = {
     "spark.sql.maxPlanStringLength": "1000",
     "spark.sql.ui.explainMode": "simple",
 }
-"""For the plain query, as the job sets them: Spark would start several processes for each file of the checkpoint."""
+"""Settings that a job also sets: otherwise Spark would start several processes for each file of the checkpoint."""
 UNCOMMITTED = "EPOCH_COMMITTING:raise"
 POINTS = ("", "", UNCOMMITTED, UNCOMMITTED, "EPOCH_COMMITTED:raise", "PUBLISH_COMMITTED:raise", "ACKED:raise")
 _ENOUGH_S = 600.0
@@ -68,19 +68,19 @@ Rows = Counter[str]
 
 
 class HistoryDiffers(AssertionError):
-    """A job has other rows than the plain query."""
+    """A job's rows differ from those of the plain query."""
 
 
 class PlainQueryFailed(Exception):
-    """Plain Spark failed, so there is nothing to compare with: no word about the job."""
+    """Plain Spark failed, so there is no comparison; it is no fault of the job."""
 
 
 @dataclass(frozen=True)
 class History:
-    """What one seed draws.
+    """The draws of one seed.
 
-    - `rounds`: files of each round; the rows of each input by its name. `points`: where the job fails, per round.
-    - `back`: the number of rounds to restore to when all is done; None for no restore.
+    - `rounds`: files of each round; the rows of each input by its name. `points`: the job's failpoint in each round.
+    - `back`: the round to restore to at the end; None for no restore.
     """
 
     seed: int
@@ -104,7 +104,7 @@ class History:
         made: list[Program] = []
         while len(made) < programs:
             one = vocabulary.program(draw, f"p{len(made)}", mode, store != "HDFS-backed", delay_s)
-            # Spark takes one such operator per query, and none beside aggregations in update mode.
+            # Spark allows one such operator per query, and none together with aggregations in update mode.
             if APPLY not in one.text or (mode == "append" and not any(APPLY in other.text for other in made)):
                 made.append(one)
         inputs = ("left", "right") if any(program.joins for program in made) else ("left",)
@@ -134,7 +134,7 @@ class History:
         """Settings of the session."""
         given = {"stateStore.minDeltasForSnapshot": str(self.deltas), **STORES[self.store]}
         settings = {f"{_STREAMING}.{name}": value for name, value in given.items()} | _FEWER_PROCESSES
-        # RocksDB's state stores know only the usual one.
+        # RocksDB's state stores support only the default.
         files = "Raw" if self.store == "HDFS-backed" else ""
         settings[f"{_STREAMING}.unsupportedOperationCheck"] = "false"  # it refuses two aggregations in update mode
         settings["fs.file.impl"] = f"org.apache.hadoop.fs.{files}LocalFileSystem"
@@ -154,7 +154,7 @@ class History:
         return frame.coalesce(1) if self.store == "HDFS-backed" else frame
 
     def text(self) -> str:
-        """Everything drawn, for people."""
+        """Description of all draws."""
         programs = "\n".join(f"  {program.name}: {program.text}" for program in self.programs)
         files = [len(files) for files in self.rounds]
         return (
@@ -172,13 +172,13 @@ def _rounds(draw: random.Random, inputs: Sequence[str]) -> Iterator[tuple[File, 
             now += draw.choice((0, 4, 12, 30))
             files.append({name: _rows(draw, now) for name in inputs})
         yield tuple(files)
-    # Everything that is still open closes.
+    # This row closes all open windows.
     yield ({name: [("z", 1, now + 1000)] for name in inputs},)
 
 
 def _rows(draw: random.Random, now: float) -> list[Row]:
-    # The newest row of a file is as new in each input, and passes each filter. Otherwise the watermark would depend on
-    # the restarts, in plain Spark, too: after a restart it stays until rows have come to each `withWatermark` of a query.
+    # The newest row of a file has the same time in each input, and passes each filter. Otherwise the watermark would depend on
+    # the restarts, in plain Spark, too: after a restart it stays until rows have reached each `withWatermark` of a query.
     newest = (draw.choice("abc"), draw.choice((1, 2, 3, 4)), round(now + 8))
     older = (
         (draw.choice("abc"), draw.randrange(8), round(now + draw.uniform(-20, 8))) for _ in range(draw.randrange(8))
@@ -198,13 +198,13 @@ class PlainSite:
 
     def run(self, files: Sequence[File]) -> Rows:
         """Read some files and a batch without rows; return all rows so far."""
-        # Spark does a batch again that it has planned, so its number is taken.
+        # Spark repeats a batch that it has planned, so its number is used.
         planned = [int(path.name) for path in (self.folder / "offsets").glob("[0-9]*")]
         self.tape.put(files, max(planned, default=-1) + 1)
         return self.read()
 
     def read(self) -> Rows:
-        """Read on to the end of the tape; return all rows so far."""
+        """Read to the end of the tape; return all rows so far."""
         frames = {name: self.tape.source(name).read(self.spark, {"rows": 0}) for name in self.history.inputs}
         writer = self.history.results(frames).writeStream.outputMode(self.history.mode)
         writer = writer.option("checkpointLocation", str(self.folder))
@@ -257,12 +257,12 @@ class JobSite:
         return job
 
     def run(self, restore: int | str = "latest") -> None:
-        """Run to the end of what is there."""
+        """Run to the end of the present input."""
         run = self.job().start(restore=restore, availableNow=True)
         assert run.awaitTermination(_ENOUGH_S), "the run has not ended"
 
     def fail(self, point: str) -> None:
-        """Run until a failpoint ends the run; to the end if it is not reached."""
+        """Run until a failpoint ends the run, or to the end if no task reaches it."""
         failpoints.arm(point)
         try:
             with suppress(ckpt.CkptError, failpoints.FailpointHit):  # a start may fail as well
@@ -278,7 +278,7 @@ class JobSite:
         return Counter(table.column("row").to_pylist())
 
     def position(self) -> int:
-        """Return the number of the batch that comes next."""
+        """Return the number of the next batch."""
         if not self.store.exists():
             return 0
         opened = existing_store(str(self.store)).log
@@ -290,7 +290,7 @@ class JobSite:
 
 
 def check(spark: SparkSession, folder: Path, history: History) -> dict[str, int]:
-    """Run a history both ways; return counts. Raises `HistoryDiffers`, or the error of a job that does not go on."""
+    """Run a history in both forms; return counts. Raises `HistoryDiffers`, or the error of a job that cannot continue."""
     with session_set(spark, history.settings()), ThreadPoolExecutor(1) as pool:
         wanted = pool.submit(_wanted, spark, folder / "plain", history)
         found = list(_found(JobSite(spark, folder / "job", history)))
@@ -301,7 +301,7 @@ def check(spark: SparkSession, folder: Path, history: History) -> dict[str, int]
 
 
 def verdict(spark: SparkSession, folder: Path, history: History) -> tuple[dict[str, int], str]:
-    """Run a history both ways; return counts, and why the promise is broken if it is."""
+    """Run a history in both forms; return counts, and the broken promise, if any."""
     try:
         return check(spark, folder, history), ""
     except Exception as error:  # noqa: BLE001 - a job that does not go on breaks the promise, too
@@ -312,7 +312,7 @@ def _found(site: JobSite) -> Iterator[Rows]:
     """Yield the rows of the job's table after each round, and after the restore."""
     history = site.history
     for files, point in zip(history.rounds, history.points, strict=True):
-        # An epoch that was not committed is done again, and more rows have come meanwhile.
+        # An epoch that was not committed is repeated, and more rows have arrived meanwhile.
         late = files[1:] if point == UNCOMMITTED else ()
         site.tape.put(files[: len(files) - len(late)], site.position())
         if point:
@@ -327,7 +327,7 @@ def _found(site: JobSite) -> Iterator[Rows]:
 
 
 def _wanted(spark: SparkSession, folder: Path, history: History) -> list[Rows]:
-    """Return the rows that the table has to have after each round, and after the restore, when later rows come again."""
+    """Return the expected rows of the table after each round, and after the restore, when later rows come again."""
     site, after, kept = PlainSite(spark, folder / "query", history), [], folder / "kept"
     for number, files in enumerate(history.rounds, start=1):
         after.append(site.run(files))
@@ -345,9 +345,9 @@ def _compare(history: History, found: Rows, wanted: Rows, when: str) -> None:
         return
     lost, extra = wanted - found, found - wanted
     names = sorted({row.split(" ", 1)[0] for row in [*lost, *extra]})
-    told = "\n".join(f"  {program.name}: {program.text}" for program in history.programs if program.name in names)
+    named = "\n".join(f"  {program.name}: {program.text}" for program in history.programs if program.name in names)
     raise HistoryDiffers(
-        f"{when}: lost {lost.total()}, too many {extra.total()}\n{told}\nlost {_some(lost)}\ntoo many {_some(extra)}"
+        f"{when}: lost {lost.total()}, too many {extra.total()}\n{named}\nlost {_some(lost)}\ntoo many {_some(extra)}"
         f"\nof {history.text()}"
     )
 

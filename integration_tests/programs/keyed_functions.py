@@ -25,7 +25,7 @@ def sum_up(key: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.
 
 
 def sum_until_idle(key: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
-    """Total of a key when event time has passed its newest row by `IDLE_MS`; then the key begins again."""
+    """Total of a key when event time has passed its newest row by `IDLE_MS`; then the key starts again."""
     if state.hasTimedOut:
         total = state.get[0]
         state.remove()
@@ -60,7 +60,7 @@ class InAValue(StatefulProcessor):
 
 
 class InAList(StatefulProcessor):
-    """All values so far, in a list state; emits how many there are and their sum."""
+    """All values so far, in a list state; emits their count and their sum."""
 
     def init(self, handle: Any) -> None:
         self._values = handle.getListState("values", "v long")
@@ -93,7 +93,7 @@ class InAMap(StatefulProcessor):
 
 
 class UntilIdle(StatefulProcessor):
-    """Total of a key when a timer of event time fires, `IDLE_MS` behind its newest row; and the key begins again."""
+    """Total of a key when a timer of event time fires, `IDLE_MS` after its newest row; then the key starts again."""
 
     def init(self, handle: Any) -> None:
         self._handle = handle

@@ -1,6 +1,6 @@
 """A stream whose batches are drawn rows: batch number n has the rows of file n, and no file is a batch without rows.
 
-Rows travel in the plan, and Spark's own source counts the batches, so a start reads no files and starts no Python process.
+Rows are in the plan, and Spark's own source counts the batches, so a start reads no files and starts no Python process.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Tape:
     end: int = 0
 
     def put(self, files: Sequence[File], at: int | None = None) -> None:
-        """Add files: from batch `at` on, or behind the last one."""
+        """Add files from batch `at` on, by default after the last one."""
         self.end = self.end if at is None else at
         for file in files:
             self.files[self.end] = file
             self.end += 1
 
     def source(self, name: str) -> TapeSource:
-        """Return one input as it is now."""
+        """Return one input in its present form."""
         return TapeSource({number: tuple(file[name]) for number, file in self.files.items()}, self.end)
 
 
@@ -54,7 +54,7 @@ class TapeSource:
         return {"rows": 0}
 
     def read(self, spark: SparkSession, cursor: Cursor) -> DataFrame:
-        """Spark's source counts from 0 at every start. Its clock, which is part of its offset, counts batches on."""
+        """Spark's source counts from 0 at every start. Its clock, which is part of its offset, continues to count batches."""
         first = int(str(cursor["rows"]))
         reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1)
         reader = reader.option("startTimestamp", str(first)).option("advanceMillisPerBatch", 1)

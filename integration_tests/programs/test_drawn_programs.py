@@ -41,7 +41,7 @@ def spark() -> Iterable[SparkSession]:
 
 
 @pytest.mark.parametrize(("store", "mode", "programs", "seed"), KINDS)
-def test_drawn_programs_show_what_plain_spark_shows(
+def test_drawn_programs_have_the_output_of_plain_spark(
     spark: SparkSession, tmp_path: Path, store: str, mode: str, programs: int, seed: int
 ) -> None:
     check(spark, tmp_path, History.drawn(seed, programs, store, mode))
@@ -50,12 +50,12 @@ def test_drawn_programs_show_what_plain_spark_shows(
 # -- planted bugs: the verdict finds each ------------------------------------------------------------------------------
 
 Change = Callable[[Path, str, Moment], bytes]
-"""Content that a broken capture takes for a file, by its path and its place in the state."""
+"""Content that a broken capture reads instead of a file, by the file's path and its place in the state."""
 REAL = SparkStates.keep
 
 
 def keeping(change: Change) -> Callable[..., SparkState]:
-    """A capture that takes other content."""
+    """A capture that reads other content."""
 
     def keep(self: SparkStates, state: Path, places: Iterable[str], moment: Moment, known: Known) -> SparkState:
         places = list(places)
@@ -69,7 +69,7 @@ def keeping(change: Change) -> Callable[..., SparkState]:
 
 
 def of_version(by: int, wait_s: float = 0) -> Change:
-    """Take the file of an earlier or a later version for that of the batch's own; for a later one, wait for it."""
+    """Read the file of an earlier or a later version instead of the batch's own; for a later one, wait for it."""
 
     def change(path: Path, place: str, moment: Moment) -> bytes:
         version, until_s = moment.batch + 1, time.monotonic() + wait_s
@@ -98,7 +98,7 @@ def of_the_first_incarnation() -> Change:
 
 
 def planted_history(mode: str) -> History:
-    """Four programs; the second round fails, and its batches are done again with one file more."""
+    """Four programs; the second round fails, and its batches are repeated with one more file."""
     histories = (History.drawn(seed, 4, "HDFS-backed", mode) for seed in count(7))
     drawn = next(each for each in histories if len(each.rounds[0]) + len(each.rounds[1]) > 2)
     files = [file for files in drawn.rounds[:-1] for file in files]
@@ -126,7 +126,7 @@ def test_a_planted_bug_is_found(spark: SparkSession, tmp_path: Path, bug: str, m
 def test_the_state_of_the_batch_after_is_found(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Long: as above. Its history has epochs in the middle of a round, behind which batches follow.
+    # Long: as above. Its history has epochs in the middle of a round, which later batches follow.
     history = planted_history("update")
     counted = Program("p0", "groupBy k", lambda frame: frame.groupBy("k").agg(F.count("*"), F.sum("v")))
     files = tuple(file for files in history.rounds for file in files)

@@ -1,6 +1,6 @@
-"""Programs drawn from the vocabulary of Spark's stateful operators: functions of DataFrames, each with a text that says it.
+"""Programs drawn from the vocabulary of Spark's stateful operators: functions of DataFrames, each with a description.
 
-Inputs have the columns k string, v long, at timestamp. Every program returns one column: its rows as JSON behind its name.
+Inputs have the columns k string, v long, at timestamp. Every program returns one column: its rows as JSON after its name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Program:
     """One function of a stream, or of two (`joins`).
 
     - `delay_s`: delay of the watermark of its inputs, in seconds; None without a watermark.
-    - `text`: the operators, for people.
+    - `text`: description of the operators.
     """
 
     name: str

@@ -1,1 +1,1 @@
-"""What was tried on the simulator, measured by one command and written on one page: `python -m integration_tests.proof`."""
+"""Schedules of the simulator, measured by one command and reported on one page: `python -m integration_tests.proof`."""

@@ -1,4 +1,4 @@
-"""Measure what the simulator tries and write `docs/proof.md`: `python -m integration_tests.proof all --seconds 20`."""
+"""Measure the simulator and write `docs/proof.md`: `python -m integration_tests.proof all --seconds 20`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FOLDER = Path(tempfile.gettempdir()) / "spark-ckpt-mutants"
 
 @app.command("all")
 def everything(seconds: Seconds = 20.0, first: First = 0) -> None:
-    """Schedules of every protocol, planted bugs, and the page."""
+    """Measure schedules of every protocol and planted bugs, and write the page."""
     when = _now()
     measured = {
         **asdict(when),
@@ -48,11 +48,11 @@ def everything(seconds: Seconds = 20.0, first: First = 0) -> None:
 @app.command()
 def schedules(
     seconds: Seconds = 20.0,
-    rounds: Annotated[int, typer.Option("--rounds", help="Each protocol in turn, so many times.")] = 1,
-    processes: Annotated[int, typer.Option("--processes", help="Side by side.")] = 1,
-    only: Annotated[list[str] | None, typer.Option("--only", help="This protocol, and others so named.")] = None,
+    rounds: Annotated[int, typer.Option("--rounds", help="Rounds over all protocols.")] = 1,
+    processes: Annotated[int, typer.Option("--processes", help="Number of parallel processes.")] = 1,
+    only: Annotated[list[str] | None, typer.Option("--only", help="Only this protocol; may be repeated.")] = None,
 ) -> None:
-    """Schedules that no campaign has tried; they add up in campaigns.jsonl and on the page."""
+    """Try schedules that no campaign has tried; campaigns.jsonl and the page add them up."""
     when = _now()
     if unknown := {*(only or ())} - {*sound_names()}:
         raise typer.BadParameter(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(sound_names())}")
@@ -67,7 +67,7 @@ def schedules(
 
 @app.command("bugs")
 def planted_bugs() -> None:
-    """The planted bugs again, and the page; of schedules, what was measured before."""
+    """Measure the planted bugs again, and write the page with the earlier schedules."""
     found = [asdict(each) for each in caught()]
     measured = json.loads(RESULTS.read_text()) | {"caught": found, "bugs": asdict(_now())}
     RESULTS.write_text(json.dumps(measured, indent=1) + "\n")
@@ -76,22 +76,22 @@ def planted_bugs() -> None:
 
 @app.command()
 def page() -> None:
-    """The page again, from what was measured."""
+    """Write the page again from the earlier measurements."""
     write_page()
 
 
 @app.command("mutants")
 def mutants_of(
-    sample: Annotated[int, typer.Option("--sample", help="How many, of the three packages together.")] = 400,
+    sample: Annotated[int, typer.Option("--sample", help="Size of the sample over all three packages.")] = 400,
     seed: Annotated[int, typer.Option("--seed", help="Which ones.")] = 1,
     rounds: Annotated[
         list[float] | None,
         typer.Option("--round", help="Seconds of tests for a mutant, then for a survivor, and so on."),
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Survivors of earlier runs, too.")] = False,
-    folder: Annotated[Path, typer.Option("--folder", help="Where mutants are made; kept for the next run.")] = FOLDER,
+    again: Annotated[bool, typer.Option("--again", help="Also try survivors of earlier runs.")] = False,
+    folder: Annotated[Path, typer.Option("--folder", help="Folder of the mutants; kept for the next run.")] = FOLDER,
 ) -> None:
-    """A sample of the mutants of three packages; what was tried adds up in mutants.json. An hour; extra `mutation`."""
+    """Try a sample of the mutants of three packages; mutants.json adds up the results. It takes an hour; extra `mutation`."""
     for each in try_sample(folder, sample, seed, rounds or [20.0, 90.0], again):
         if not each.dead and not each.verdict:
             typer.echo(f"{each.name} {each.outcome}\n{each.change}")
@@ -99,7 +99,7 @@ def mutants_of(
 
 
 def sound_names() -> list[str]:
-    """What holds its promises: a protocol that doesn't is there to be condemned."""
+    """Protocols that keep their promises; the others exist to be condemned."""
     return [name for name in sim.NAMES if name not in MENU or MENU[name].sound]
 
 
@@ -111,5 +111,5 @@ def _git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
-if __name__ == "__main__":  # whoever works beside imports this, too
+if __name__ == "__main__":  # parallel processes import this module, too
     app()

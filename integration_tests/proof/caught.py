@@ -1,4 +1,4 @@
-"""Planted bugs, and how many seeds it takes until some schedule is condemned."""
+"""Planted bugs, and the number of seeds until a schedule is condemned."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.simulator.surroundings_bugs import PLANTED as IN_SURROUNDINGS
 
 sys.path.insert(0, str(ROOT / "tests" / "simulator"))
 SEEDS = 400
-"""Until a bug counts as not caught."""
+"""Number of seeds after which a bug counts as not caught."""
 Fails = Callable[[int], bool]
 
 
 @dataclass(frozen=True)
 class Caught:
-    """`seeds` schedules were run, the last one was condemned; None: none was. `seconds`: of a processor, for all of them."""
+    """`seeds` schedules ran, and the last one was condemned; None: none was. `seconds`: processor time of all of them."""
 
     where: str
     bug: str
@@ -39,7 +39,7 @@ class Caught:
 
 
 def caught() -> Iterator[Caught]:
-    """All of them."""
+    """All planted bugs."""
     begun = process_time()
     for each in _all():
         yield replace(each, seconds=process_time() - begun)
@@ -130,7 +130,7 @@ def _patched(
     fails: Fails = _spark,
     seeds: Iterable[int] = range(SEEDS),
 ) -> Caught:
-    """`given`: what the plant takes, of the patch."""
+    """`given`: selects the plant's argument from the patch."""
     with pytest.MonkeyPatch.context() as patch:
         plant(given(patch))
         return Caught(where, plant.__name__, seeds_until(fails, seeds))

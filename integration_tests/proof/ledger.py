@@ -1,8 +1,8 @@
-"""Campaigns: what was tried adds up over days, for each goes on with the seeds that the ones before have not tried.
+"""Campaigns: results add up over days, since each campaign continues with seeds that the earlier ones have not tried.
 
-`campaigns.jsonl` has a line for each protocol and round: date, commit, first seed, what was run, and every condemned schedule
-with all that is needed to run it again. A commit that changes a machine doesn't take back what was tried before; the page says
-which commit tried what.
+`campaigns.jsonl` has a line for each protocol and round: date, commit, first seed, counts, and every condemned schedule with all
+that is necessary to run it again. A commit that changes a machine does not remove earlier results; the page lists the commit of
+each result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CAMPAIGNS = Path(__file__).with_name("campaigns.jsonl")
 
 @dataclass(frozen=True)
 class When:
-    """Of what code a line tells."""
+    """Date and commit of a line."""
 
     date: str
     commit: str
@@ -31,7 +31,7 @@ class When:
 
 @dataclass(frozen=True)
 class Line:
-    """One protocol's part of a round; `seconds` are of processor time, `first` is the first seed."""
+    """One protocol in one round; `seconds` are processor time, `first` is the first seed."""
 
     date: str
     commit: str
@@ -46,13 +46,13 @@ class Line:
 
     @property
     def hours(self) -> float:
-        """Simulated time."""
+        """Simulated time in hours."""
         return self.simulated_ms / 3_600_000
 
 
 @dataclass(frozen=True)
 class Sum:
-    """What several lines come to."""
+    """Sum of several lines."""
 
     schedules: int
     hours: float
@@ -61,7 +61,7 @@ class Sum:
 
     @classmethod
     def of(cls, lines: Iterable[Line]) -> Sum:
-        """All of them."""
+        """Sum of all lines."""
         every = list(lines)
         return cls(
             sum(line.schedules for line in every),
@@ -97,7 +97,7 @@ def by_protocol(lines: Iterable[Line]) -> dict[str, Sum]:
 
 
 def next_seeds(lines: Iterable[Line], measured: int) -> dict[str, int]:
-    """The first seed that a protocol has not been tried with; `measured`: how many the page's own measurement may have taken."""
+    """The first untried seed of each protocol; `measured`: number of seeds that the page's own measurement may have used."""
     found: dict[str, int] = {}
     for line in lines:
         found[line.protocol] = max(found.get(line.protocol, measured), line.first + line.schedules)
@@ -112,7 +112,7 @@ def campaign(
     campaigns: Path = CAMPAIGNS,
     measured: int = 100_000,
 ) -> Iterator[Line]:
-    """One round: every protocol for so long, each written down as it ends."""
+    """One round: run every protocol for `seconds`, and record each when it ends."""
     begin = next_seeds(read(campaigns), measured)
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         work = partial(_tried, when, seconds)

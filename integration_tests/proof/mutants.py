@@ -1,8 +1,8 @@
-"""Results of mutants of protocols, coordination and store: they add up over runs, and count only for the code they were made of.
+"""Results of mutants of protocols, coordination and store: they add up over runs, and count only for the code that was mutated.
 
-`mutants.json` has a line for each mutant that was tried. `verdict` and `why` are written by hand, for what no test killed
-when it was tried first: `equivalent` (nothing that anybody can see differs), `text` (only the words of a message differ),
-`hole` (killed since, by the test that `why` names) or `open`. `python -m integration_tests.proof mutants` tries more.
+`mutants.json` has a line for each mutant that was tried. `verdict` and `why` are written by hand for mutants that survived at
+first: `equivalent` (no visible difference), `text` (only the words of a message differ), `hole` (killed since, by the test that
+`why` names) or `open`. `python -m integration_tests.proof mutants` tries more.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ PACKAGES = {
     "epochs": "spark_ckpt.epochs",
     "store": "spark_ckpt.store",
 }
-"""Mutated packages, by the name that the page gives them."""
+"""Mutated packages, by their names on the page."""
 VERDICTS = ("equivalent", "text", "hole", "open")
 Z = 1.96
-"""Of an interval that holds the true share in 95 of 100 samples."""
+"""Quantile of an interval that contains the true share in 95 of 100 samples."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One that was tried."""
+    """A mutant that was tried."""
 
     name: str
     """Its module, its function and its number there, as mutmut writes them."""
     function: str
     """Digest of the function's code, without docstrings and comments."""
     outcome: str
-    """`killed`, `survived`, `timeout`: there was no time to find out, `no tests`: no test reaches the function."""
+    """`killed`, `survived`, `timeout`: the time was too short, `no tests`: no test reaches the function."""
     change: str = ""
-    """Lines that differ; only of those that were not killed at once."""
+    """Lines that differ; only of mutants that were not killed at once."""
     verdict: str | None = None
     why: str = ""
 
@@ -52,26 +52,26 @@ class Mutant:
 
     @property
     def dead(self) -> bool:
-        """Whether a test noticed it."""
+        """True if a test failed."""
         return self.outcome == "killed"
 
 
 @dataclass(frozen=True)
 class Score:
-    """Of some that were tried."""
+    """Score of some mutants."""
 
     tried: int
     dead: int
     verdicts: dict[str, int]
 
     def share(self, *without: str, first: bool = False) -> tuple[float, float, float]:
-        """Killed, of those that are not `equivalent` nor of these verdicts, and its interval; `first`: before tests were added."""
+        """Killed share of the mutants without `equivalent` ones and these verdicts, its interval; `first`: before new tests."""
         of = self.tried - sum(self.verdicts[name] for name in ("equivalent", *without))
         return interval(self.dead - self.verdicts["hole"] * first, of)
 
 
 def interval(hits: int, of: int) -> tuple[float, float, float]:
-    """A share and the two ends of Wilson's interval for it, 95 percent."""
+    """A share and both ends of Wilson's interval for it, 95 percent."""
     if not of:
         return 1.0, 0.0, 1.0
     share = hits / of
@@ -81,7 +81,7 @@ def interval(hits: int, of: int) -> tuple[float, float, float]:
 
 
 def score(tried: Iterable[Mutant]) -> Score:
-    """All of them together. A survivor without a verdict is `open`."""
+    """Score of all mutants together. A survivor without a verdict is `open`."""
     everybody = list(tried)
     verdicts = [each.verdict or "open" for each in everybody if each.verdict or not each.dead]
     return Score(
@@ -91,21 +91,21 @@ def score(tried: Iterable[Mutant]) -> Score:
 
 @dataclass(frozen=True)
 class Results:
-    """All that is known."""
+    """All known results."""
 
     of: dict[str, int]
-    """How many mutants there were, by package, when the last sample was drawn."""
+    """Number of mutants by package, when the last sample was drawn."""
     samples: dict[str, int]
     """The size of each sample, by its seed."""
     tried: tuple[Mutant, ...]
 
     def kept(self, root: Path = ROOT) -> list[Mutant]:
-        """Of the present text of each function."""
+        """Results for the present text of each function."""
         return [each for each in self.tried if each.function == digest_of(each.name, root)]
 
 
 def read(results: Path = RESULTS) -> Results:
-    """Nothing if there is no file yet."""
+    """Read the results; empty without a file."""
     if not results.exists():
         return Results({}, {}, ())
     found = json.loads(results.read_text())
@@ -113,14 +113,14 @@ def read(results: Path = RESULTS) -> Results:
 
 
 def write(known: Results, results: Path = RESULTS) -> None:
-    """A line for each mutant, in the order of their names."""
+    """Write a line for each mutant, in the order of their names."""
     lines = [json.dumps(asdict(each), ensure_ascii=False) for each in sorted(known.tried, key=lambda each: each.name)]
     head = f'{{"of": {json.dumps(known.of)},\n"samples": {json.dumps(known.samples)},\n"tried": [\n'
     results.write_text(head + ",\n".join(lines) + "\n]}\n")
 
 
 def added(old: Iterable[Mutant], new: Iterable[Mutant]) -> list[Mutant]:
-    """What is known when these were tried, too. What was once said of a mutant stays as long as its function is the same."""
+    """Results including the new ones. A verdict stays as long as the function is the same."""
     known = {each.name: each for each in old}
     for each in new:
         before = known.get(each.name)
@@ -142,7 +142,7 @@ def package_of(name: str) -> str:
 
 
 def digest_of(name: str, root: Path = ROOT) -> str | None:
-    """Of the text of a mutant's function, None if there is none of this name any more."""
+    """Digest of the text of a mutant's function; None if the function no longer exists."""
     module, _, function = name.partition("__mutmut_")[0].rpartition(".")
     path = root / module.replace(".", "/")
     for found in (path.with_suffix(".py"), path / "__init__.py"):
@@ -168,7 +168,7 @@ def _code_of(function: ast.FunctionDef) -> str:
 
 
 def _functions(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.FunctionDef]]:
-    """Functions and methods, by the names that mutmut gives them."""
+    """Functions and methods by mutmut's names."""
     for node in body:
         if isinstance(node, ast.FunctionDef):
             yield f"x_{node.name}", node

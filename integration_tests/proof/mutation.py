@@ -1,10 +1,9 @@
-"""A random sample of mutants is tried with mutmut, in a copy of the tree; needs the extra `mutation`.
+"""Try a random sample of mutants with mutmut, in a copy of the tree; needs the extra `mutation`.
 
-mutmut keeps all mutants of a module in one file, notes which test reaches which function, and tries each mutant in a fork of
-a server that has loaded everything and run nothing: a process that has used Delta tables and forks fails whatever it does
-with them, and every mutant of the store would count as killed. Here a mutant gets the fastest tests that reach its function,
-for so many seconds of them; what survives is tried once more with more of them. The folder is kept: another run in it goes
-on where this one was.
+mutmut keeps all mutants of a module in one file, records the tests that reach each function, and tries each mutant in a fork of a
+server that has loaded all modules and run nothing. A process that has used Delta tables and then forks fails on them, so every
+mutant of the store would count as killed. Here a mutant gets the fastest tests that reach its function, for a limited time; a
+survivor is tried once more with more of them. The folder is kept, and another run in it continues the last one.
 """
 
 from __future__ import annotations
@@ -51,13 +50,13 @@ SLOW = (
     "tests/store/test_retention.py::TestNoKeptEpochLosesAFile",
     "tests/store/test_retention.py::test_logs_are_trimmed_and_savepoints_keep_their_version",
 )
-"""Three seconds and more, each."""
+"""Tests of at least three seconds each."""
 BROKEN = ("tests/store/test_full_and_failing_disks.py",)
-"""mutmut 3.8 loses its own context variable in them, also without a mutant."""
+"""Tests in which mutmut 3.8 loses its own context variable, even without a mutant."""
 PLANTED = ("planted", "_bugs", "oracles_see", "wrong_surroundings", "literal_variant", "is_caught")
-"""Tests of other bugs: with a mutant they may fail because that bug hides, which says nothing of the mutant."""
+"""Tests of planted bugs: a mutant may hide the bug and fail them, which is no evidence about the mutant."""
 OF_THE_TEXT = ("imports_nothing", "every_handler_is_reached", "sparks_host_sends", "interface_width")
-"""Tests that look at the source, which mutmut has rewritten."""
+"""Tests that read the source, which mutmut has rewritten."""
 SETTINGS = """[tool.mutmut]
 source_paths = {sources}
 only_mutate = {mutated}
@@ -77,21 +76,21 @@ timeout = 20
 markers = ["spark: -", "kafka: -", "kill: -", "long: -"]
 """
 OUTCOMES = {0: "survived", 5: "no tests", 33: "no tests", **dict.fromkeys((-24, -9, 24, 36, 152, 255), "timeout")}
-"""By the exit code of the tests; every other one is a death. A test that hangs fails by pytest's own bound: that mutmut ends
-all of them says only that the machine is slow."""
+"""Outcomes by the exit code of the tests; every other code is a kill. A test that hangs fails by pytest's own timeout: mutmut's
+timeout over all tests only shows that the machine is slow."""
 
 
 STATS = Path("mutants/mutmut-stats.json")
 MEASURED = Path("measured.json")
-"""Which test reaches which function, and what each takes, of all tests; `STATS` is what mutmut reads of it for a round."""
+"""The tests of each function and their durations, of all tests; mutmut reads its part for a round from `STATS`."""
 REACHES = "tests_by_mangled_function_name"
 TAKES = "duration_by_test"
 
 
 def try_sample(folder: Path, size: int, seed: int, rounds: Sequence[float], again: bool = False) -> list[Mutant]:
-    """Draw a sample, try what has no result yet (`again`: what survived), and keep what it came to; all of the sample is returned.
+    """Draw a sample, try mutants without a result (`again`: also survivors), and record the results; return all of the sample.
 
-    Rounds: seconds of tests for each mutant; a survivor is tried in the next one, too. Raises `CalledProcessError` if a test
+    Rounds: seconds of tests for each mutant; a survivor is also tried in the next round. Raises `CalledProcessError` if a test
     fails without a mutant.
     """
     prepare(folder)
@@ -111,12 +110,12 @@ def try_sample(folder: Path, size: int, seed: int, rounds: Sequence[float], agai
 
 
 def by_package(names: Iterable[str]) -> dict[str, int]:
-    """How many of each."""
+    """Number of mutants by package."""
     return dict(Counter(package_of(name) for name in names))
 
 
 def prepare(folder: Path) -> None:
-    """The tree as it is now, its mutants, and what every test reaches; minutes in a new folder."""
+    """Copy the present tree, make its mutants, and measure the tests that reach each function; takes minutes in a new folder."""
     for part in COPIED:
         for copy in (folder / part, *([folder / "mutants" / part] if part not in MUTATED else [])):
             shutil.rmtree(copy, ignore_errors=True)
@@ -129,7 +128,7 @@ def prepare(folder: Path) -> None:
 
 
 def settings() -> str:
-    """For mutmut, and for pytest without this project's own options."""
+    """Settings for mutmut, and for pytest without this project's own options."""
     names = " and ".join(f"not {each}" for each in (*PLANTED, *OF_THE_TEXT))
     arguments = ["-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not long and not spark and not kafka", "-k", names]
     tests = [f"tests/{name}" for name in ("protocol", "coordination", "store", "simulator")] + [
@@ -145,13 +144,13 @@ def settings() -> str:
 
 
 def everything(folder: Path) -> Iterator[str]:
-    """The names of all mutants."""
+    """Names of all mutants."""
     for file in sorted((folder / "mutants").rglob("*.meta")):
         yield from json.loads(file.read_text())["exit_code_by_key"]
 
 
 def drawn(names: Iterable[str], size: int, seed: int) -> list[str]:
-    """From each package its share. A larger sample holds the smaller one; a function that changes leaves others where they are."""
+    """Each package's share. A larger sample contains the smaller one; a changed function leaves other draws unchanged."""
     everybody = sorted(names, key=lambda name: _rank(name, seed))
     chosen: list[str] = []
     for package, number in by_package(everybody).items():
@@ -165,7 +164,7 @@ def _rank(name: str, seed: int) -> str:
 
 
 def tried(folder: Path, names: Sequence[str], seconds: float) -> list[Mutant]:
-    """Each with the fastest tests that reach it, for so many seconds."""
+    """Try each mutant with the fastest tests that reach it, for `seconds` seconds."""
     if not names:
         return []
     stats = json.loads((folder / MEASURED).read_text())
@@ -176,7 +175,7 @@ def tried(folder: Path, names: Sequence[str], seconds: float) -> list[Mutant]:
 
 
 def fastest(tests: Iterable[str], takes: Mapping[str, float], seconds: float) -> list[str]:
-    """As many as there is time for, none that takes more than a tenth of it; one at least."""
+    """As many tests as fit in the time, each at most a tenth of it; at least one."""
     left, chosen = seconds, list[str]()
     for test in sorted(tests, key=lambda name: (takes.get(name, 0.0), name)):
         taken = takes.get(test, 0.0)
@@ -207,7 +206,7 @@ def _mutmut(folder: Path, names: Sequence[str]) -> None:
 
 
 def _run(folder: Path, *arguments: str) -> str:
-    """What tests draw at random is fixed, and what they find is not remembered: `CI` says so to hypothesis."""
+    """Fix the random draws of tests and keep no database of examples, which `CI` tells hypothesis."""
     path = os.pathsep.join(str(folder / "mutants" / part) for part in (".", "connectors"))
     environment = {
         **os.environ,

@@ -19,7 +19,7 @@ from tests.simulator import eager
 RESULTS = Path(__file__).with_name("results.json")
 PAGE = ROOT / "docs" / "proof.md"
 MENDS = eager.MENDS | {"back"}
-"""Ends of faults are none."""
+"""Ends of faults, which are no faults."""
 
 HEAD = """# Tried on the simulator
 
@@ -55,12 +55,12 @@ The measurement took {seconds:.0f} seconds of processor time."""
 
 
 def write_page(results: Path = RESULTS, page: Path = PAGE) -> None:
-    """All of it, anew."""
+    """Write the whole page again."""
     page.write_text(page_of(json.loads(results.read_text()), ledger.read()))
 
 
 def page_of(measured: Mapping[str, object], campaigns: Sequence[ledger.Line] = ()) -> str:
-    """The page as text."""
+    """Text of the page."""
     tried, caught = measured["tried"], measured["caught"]
     assert isinstance(tried, list)
     assert isinstance(caught, list)
@@ -111,7 +111,7 @@ def _faults(tried: Sequence[Mapping[str, object]]) -> str:
 
 
 def _share(tried: Sequence[Mapping[str, object]], kind: str) -> str:
-    """Of the schedules that can have it."""
+    """Share of the schedules in which this fault is possible."""
     happened = sum(_count(each, "happened", kind) for each in tried)
     could = sum(_count(each, "could", kind) for each in tried)
     return f"{happened / could:.0%}" if could else "-"
@@ -154,10 +154,16 @@ def _curve(tried: Sequence[Mapping[str, object]]) -> str:
     )
 
 
+NAMES = {"rules beside it": "rules around an incarnation"}
+"""Names on the page for names in the stored results."""
+
+
 def _bugs(caught: Sequence[Mapping[str, object]], when: object = None) -> str:
-    """`when`: date and commit, of bugs that were measured after the schedules."""
+    """`when`: date and commit, if the bugs were measured after the schedules."""
     seeds = [each["seeds"] for each in caught if each["seeds"] is not None]
-    lines = [f"| {each['where']} | {each['bug']} | {each['seeds'] or 'not within 400'} |" for each in caught]
+    lines = [
+        f"| {_shown(each['where'])} | {_shown(each['bug'])} | {each['seeds'] or 'not within 400'} |" for each in caught
+    ]
     measured = "Measured on {date} at commit `{commit}`.".format_map(when) if isinstance(when, Mapping) else ""
     within, seconds = sum(number <= 10 for number in seeds), sum(each["seconds"] for each in caught)
     return _section(
@@ -171,8 +177,12 @@ def _bugs(caught: Sequence[Mapping[str, object]], when: object = None) -> str:
     )
 
 
+def _shown(name: object) -> str:
+    return NAMES.get(str(name), str(name))
+
+
 def mutants_section(results: Results) -> str:
-    """How many of a sample the tests noticed, and each that they did not at first."""
+    """Score of a sample, and each mutant that survived at first."""
     kept = results.kept()
     drawn = " and ".join(f"{size} with seed {seed}" for seed, size in results.samples.items())
     of = ", ".join(f"{number:,} of `{package}/`" for package, number in results.of.items())
@@ -219,7 +229,7 @@ def _interval(share: tuple[float, float, float]) -> str:
 
 
 def _survivor(each: Mutant) -> str:
-    """In a table a line break is `<br>`, and a bar is written as what HTML calls it."""
+    """In a table a line break is `<br>`, and a bar is replaced."""
     lines = "<br>".join(f"`{line.replace('|', '¦').replace('`', '')}`" for line in each.change.splitlines())
     name = each.name.removeprefix("spark_ckpt.").replace("ǁ", ".").replace(".x.", ".").replace(".x_", ".")
     return f"| {name.replace('__mutmut_', ' ')} | {lines} | {each.verdict or 'open'} | {each.why} |"
@@ -255,7 +265,7 @@ tried before. Every tenth schedule ran twice, and made the same choices byte for
 
 
 def campaigns_of(lines: Sequence[ledger.Line]) -> str:
-    """What campaigns come to, one by one and protocol by protocol, and every schedule that was condemned."""
+    """Results of all campaigns, by campaign and by protocol, and every condemned schedule."""
     rows = [f"| {when.date} | `{when.commit}` | {_summed(found)} |" for when, found in ledger.by_campaign(lines)]
     rows.append(f"| in all | | {_summed(ledger.Sum.of(lines))} |")
     header = "schedules | simulated hours | run twice | condemned |"
@@ -266,13 +276,15 @@ def campaigns_of(lines: Sequence[ledger.Line]) -> str:
 
 
 def _condemned(lines: Sequence[ledger.Line]) -> list[str]:
-    """Alike ones together, with what came of them."""
+    """Equal verdicts together, with their seeds."""
     found: dict[str, list[str]] = {}
     for line in lines:
         for each in line.condemned:
             found.setdefault(each.verdict or f"{each.error} (open)", []).append(f"{line.protocol} {each.seed}")
-    told = [f"- {verdict}: {', '.join(seeds)}" for verdict, seeds in found.items()]
-    return ["Condemned schedules by protocol and seed, with the cause and the correction:", "", *told] if told else []
+    listed = [f"- {verdict}: {', '.join(seeds)}" for verdict, seeds in found.items()]
+    return (
+        ["Condemned schedules by protocol and seed, with the cause and the correction:", "", *listed] if listed else []
+    )
 
 
 def _summed(found: ledger.Sum) -> str:

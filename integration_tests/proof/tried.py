@@ -1,4 +1,4 @@
-"""Schedules of every protocol, on the fixed graphs and in drawn worlds: how many, how long, what happened in them."""
+"""Schedules of every protocol, on fixed graphs and in drawn worlds: their number, length, and faults."""
 
 from __future__ import annotations
 
@@ -21,48 +21,48 @@ from tests.simulator.lease_runs import RATES, SICK
 
 CURVE_POINTS = 10
 PLAIN = (0,)
-"""Seeds by their remainder of eight that draw as `simulate` does; the others are eager, two in seven on a way."""
+"""Seeds modulo eight that draw as `simulate` does; the others prefer new faults, and two in seven start from a recorded path."""
 ON_A_WAY = 2
 WAYS_MAX = 64
 WAY_STEPS_MAX = 300
-"""A longer way takes more time than what it leads to is worth."""
+"""Longest recorded path: a longer one costs more time than its new states are worth."""
 LONG = 4
-"""Seeds by their remainder of sixteen with a long life."""
+"""Seeds modulo sixteen with a long schedule."""
 
 CLASSES = {
     "crash": "a process dies",
-    "suspect": "a living process is taken for dead",
-    "haunt": "a replaced life goes on",
+    "suspect": "a running process is considered dead",
+    "haunt": "a replaced incarnation continues",
     "freeze": "a recovery reaches the processes one by one",
     "within": "a recovery begins within another",
-    "late": "a dead life's write or rows arrive",
+    "late": "a write or rows of a dead incarnation arrive",
     "failed": "a write fails",
     "torn": "a write tears",
     "control lose": "a control message is lost",
     "control repeat": "a control message comes twice",
     "lose": "a message of the application is lost (unreliable channels)",
     "repeat": "a message of the application comes twice (unreliable channels)",
-    "pause": "a process stands still",
+    "pause": "a process is paused",
     "cut": "two processes cannot reach each other",
 }
 
 
 class States(set[Cell]):
-    """Distinct phase, event and fault before it: a set of cells that adds what went wrong last."""
+    """Distinct triples of phase, event and preceding fault: a set of cells to which the newest fault is added."""
 
     def __init__(self) -> None:
         super().__init__()
         self.fault = ""
 
     def add(self, cell: Cell) -> None:
-        """One more, with the newest fault."""
+        """Add a cell with the newest fault."""
         super().add((cell[0], cell[1], f"{cell[2]} after {self.fault}"))
 
 
 @dataclass(frozen=True)
 class Condemned:
-    """A schedule that an oracle condemned: the world of a seed, and what was chosen in it. `verdict`, by hand: who was wrong, and
-    what came of it."""
+    """A schedule that an oracle condemned: the world of a seed, and its choices. `verdict`, by hand: the cause, and the
+    correction."""
 
     seed: int
     world: int
@@ -73,7 +73,7 @@ class Condemned:
 
 @dataclass
 class Tried:
-    """One protocol's."""
+    """Results of one protocol."""
 
     protocol: str
     schedules: int = 0
@@ -83,26 +83,26 @@ class Tried:
     failures: list[Condemned] = field(default_factory=list)
     happened: Counter[str] = field(default_factory=Counter)
     could: Counter[str] = field(default_factory=Counter)
-    """In how many schedules a class could happen at all."""
+    """Number of schedules in which a class of faults was possible."""
     curve: list[tuple[int, int]] = field(default_factory=list)
     replayed: int = 0
 
     def as_json(self) -> dict[str, object]:
-        """What `json` can write: `asdict` makes counts of counts."""
+        """Convert for `json`: `asdict` makes counts of counts."""
         failures = [asdict(each) for each in self.failures]
         return {**vars(self), "failures": failures, "happened": dict(self.happened), "could": dict(self.could)}
 
 
 @dataclass(frozen=True)
 class Way:
-    """How a schedule came to something new: the seed of its world, and what was chosen in it."""
+    """Path of a schedule to a new state: the seed of its world, and its choices."""
 
     world: int
     trace: Trace = ()
 
 
 class Watching(Driver):
-    """What every driver here does beside its drawing: it says what goes wrong, and how it came to the newest state."""
+    """Extension of every driver here: it records faults, and the path to the newest state."""
 
     states: States
     happened: set[str]
@@ -111,7 +111,7 @@ class Watching(Driver):
     newest: Trace = ()
 
     def watch(self, states: States) -> Self:
-        """From now on."""
+        """Start to record states."""
         self.states, self.happened, self.could = states, set(), classes_of(self.world)
         self.of_messages = isinstance(self.world, sim.MessageWorld)
         states.fault = ""
@@ -139,42 +139,42 @@ class Watching(Driver):
         return self._seen(super()._fault())
 
     def _seen(self, choice: Choice | None) -> Choice | None:
-        """A fault of a world that has its own."""
+        """Return a fault of a world with its own faults."""
         if choice is not None and not self.of_messages:
             self.happened.add(self.world.fault_of(choice))
         return choice
 
 
 class Plain(Watching):
-    """Draws as ever."""
+    """Draws as `simulate` does."""
 
 
 class Eagerly(Watching, Guided):
-    """Lets go wrong what has not, on the way of another schedule."""
+    """Prefers faults that have not occurred, after the path of another schedule."""
 
     def _fresh(self) -> Choice | None:
         return self._seen(super()._fresh())
 
 
 class Corpus:
-    """Ways to new states, the newest of them."""
+    """Paths to new states, of which the newest are kept."""
 
     def __init__(self) -> None:
         self.ways: deque[Way] = deque(maxlen=WAYS_MAX)
 
     def way(self, seed: int) -> Way:
-        """Where the schedule of a seed begins."""
+        """Path with which the schedule of a seed begins."""
         goes_on = seed % 4 == ON_A_WAY and self.ways
         return self.ways[seed // 4 % len(self.ways)] if goes_on else Way(seed)
 
     def learn(self, way: Way, newest: Trace) -> None:
-        """A schedule on this way reached something new."""
+        """Record that a schedule on this path reached a new state."""
         if newest and len(newest) <= WAY_STEPS_MAX:
             self.ways.append(Way(way.world, newest))
 
 
 def class_of(choice: Choice) -> str:
-    """The class of a fault among those of the message world; nothing for work."""
+    """Class of a fault among those of the message world; empty for other choices."""
     kind = str(choice[-1] if choice[0] == "stored" else choice[0])
     if kind in ("lose", "repeat") and "=>" in str(choice[1:2]):
         return f"control {kind}"
@@ -182,8 +182,8 @@ def class_of(choice: Choice) -> str:
 
 
 def classes_of(world: World) -> set[str]:
-    """The classes of faults that a world may have: lines that fail, recoveries by steps and lossy channels are not in all.
-    Nothing for a world with faults of its own: there it counts what is offered."""
+    """Classes of faults that a world may have: not all worlds have failing lines, stepwise recoveries and lossy channels.
+    Empty for a world with its own faults, which counts the offered ones."""
     if not isinstance(world, sim.MessageWorld):
         return set()
     lacks = set() if world.lossy else {"control lose", "control repeat"}
@@ -195,8 +195,8 @@ def classes_of(world: World) -> set[str]:
 
 
 def world_of(protocol: str, seed: int) -> World:
-    """Fixed graphs under even seeds, drawn worlds under odd ones, and a long life under one in sixteen; what is not in the menu has
-    its own worlds."""
+    """Fixed graphs under even seeds, drawn worlds under odd ones, and a long schedule under one in sixteen; protocols outside of
+    the menu have their own worlds."""
     if seed % 16 == LONG and (longer := _long_world_of(protocol, seed)):
         return longer
     if protocol == sim.LEASE:
@@ -208,7 +208,7 @@ def world_of(protocol: str, seed: int) -> World:
 
 
 def _long_world_of(protocol: str, seed: int) -> World | None:
-    """Of the menu, of drivers, of outboxes and on Spark; every fourth operated job lives long anyway."""
+    """Long worlds of the menu, of drivers, of outboxes and on Spark; every fourth operated job is long anyway."""
     if protocol in MENU:
         graphs = sim.graphs_of(protocol)
         return long_world(MENU[protocol], sim.GRAPHS[graphs[seed // 16 % len(graphs)]], sim.hostile(seed // 16))
@@ -220,7 +220,7 @@ def _long_world_of(protocol: str, seed: int) -> World | None:
 
 
 def one(protocol: str, seed: int, states: States, way: Way) -> tuple[sim.ScheduleOutcome, Watching, World]:
-    """One schedule, watched. What is not in the menu has few faults on purpose: many, and nothing is ever decided."""
+    """Run one schedule and watch it. Protocols outside of the menu have few faults: with many, no epoch is ever committed."""
     steps, rate = pace_of(protocol)
     world = world_of(protocol, way.world)
     drivers: list[Watching] = []
@@ -236,7 +236,7 @@ def one(protocol: str, seed: int, states: States, way: Way) -> tuple[sim.Schedul
 
 
 def tried(protocol: str, seconds: float, first: int = 0) -> Tried:
-    """Schedules for so long, of processor time; every tenth is run again and has to be the same to the byte."""
+    """Run schedules for `seconds` of processor time; every tenth runs again and must make the same choices byte for byte."""
     found, states, begun, seed = Tried(protocol), States(), process_time(), first
     corpus = Corpus()
     while (used := process_time() - begun) < seconds:

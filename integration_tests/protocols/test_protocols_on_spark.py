@@ -44,7 +44,7 @@ def test_the_rows_survive_a_crash_on_spark(spark: SparkSession, tmp_path: Path, 
     assert not spark.streams.active
 
 
-# `tests/simulator/test_executed_world.py` is the fast one: the same host, with the operators in memory
+# `tests/simulator/test_executed_world.py` is the fast test: the same host, with the operators in memory
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.parametrize(("protocol", "graph"), LONG)
@@ -69,7 +69,7 @@ def test_the_command_runs_a_protocol_on_spark(
 
     assert exit_code([*arguments, "--crash", "k@5", "--on-spark", str(tables)]) == 0
 
-    told = capsys.readouterr().out
-    assert "verdict: exactly as without failures" in told
-    assert "micro-batches" in told
+    printed = capsys.readouterr().out
+    assert "verdict: exactly as without failures" in printed
+    assert "micro-batches" in printed
     assert (tables / "sinks" / "k" / "_delta_log").is_dir()

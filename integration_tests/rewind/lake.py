@@ -1,6 +1,6 @@
-"""Three plain queries: files -> bronze -> a state that drops what came twice -> silver -> gold, each a Delta table.
+"""Three plain queries: files -> bronze -> a state that drops duplicates -> silver -> gold, each a Delta table.
 
-`rows` keeps what each batch read, as the queries' progress told it, so that nothing here is read from a checkpoint.
+`rows` keeps the input of each batch from the queries' progress, so that these tests read no checkpoint.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pyspark.sql.streaming import StreamingQuery
 STATE = "spark.sql.streaming.stateStore"
 FIRST_S = 1_700_000_000
 POISON = 72
-"""An id that `publish` cannot take: its batch begins and is never over."""
+"""An id that `publish` fails on: its batch begins and never ends."""
 
 
 def ids_of_file(number: int) -> list[int]:
-    """Ten new ids a file, and three of the file before."""
+    """Ten new ids a file, and three of the previous file."""
     return [*range(10 * number, 10 * number + 10), *range(max(10 * number - 3, 0), 10 * number)]
 
 
@@ -32,7 +32,7 @@ def ids_of_file(number: int) -> list[int]:
 class Lake:
     """Folders of the queries, and their progress, batch by batch. `sign`: of the ids that `ingest` writes, -1 is a bug.
 
-    `poison`: an id that `publish` dies of.
+    `poison`: an id that kills `publish`.
     """
 
     root: Path
@@ -51,7 +51,7 @@ class Lake:
         return self.root / name
 
     def drop(self, count: int) -> None:
-        """More files, each a batch of its own; each appears whole. Spark goes by their times."""
+        """Add files atomically, each a batch of its own. Spark orders them by their times."""
         inbox = self.root / "inbox"
         inbox.mkdir(parents=True, exist_ok=True)
         for number in range(self.files, self.files + count):
@@ -63,7 +63,7 @@ class Lake:
         self.files += count
 
     def run(self, name: str) -> str | None:
-        """Run one query until it has taken everything; the error that ended it, if one did."""
+        """Run one query until it has read all input; return the error that ended it, if any."""
         with self.settings():
             query = self.started(name)
             try:
@@ -86,7 +86,7 @@ class Lake:
                 self.spark.conf.unset(key)
 
     def started(self, name: str, *, once: bool = True) -> StreamingQuery:
-        """A query that ends when it has taken everything, or one that goes on."""
+        """Start a query that ends when it has read all input, or one that continues."""
         frame, table = getattr(self, f"_{name}")()
         writer = frame.writeStream.format("delta").option("checkpointLocation", str(self.checkpoint(name)))
         writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="0 seconds")
@@ -109,7 +109,7 @@ class Lake:
         return self.spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(self.table(table)))
 
     def ids(self, table: str, version: int) -> list[int]:
-        """What a table holds at a version, which no later one changes."""
+        """Ids of a table at a version, which no later version changes."""
         if version < 0:
             return []
         if (table, version) not in self.held:
@@ -118,14 +118,14 @@ class Lake:
         return self.held[table, version]
 
     def state(self, name: str, batch: int) -> list[int]:
-        """Keys of a query's state after a batch, by Spark's own reader, which goes by the session's settings."""
+        """Keys of a query's state after a batch, by Spark's own reader, which depends on the session's settings."""
         with self.settings():
             read = self.spark.read.format("statestore").option("batchId", batch).load(str(self.checkpoint(name)))
             return sorted(row.id for row in read.select("key.id").collect())
 
 
 def made_lake(root: Path, spark: SparkSession, conf: Mapping[str, str]) -> Lake:
-    """Every query at another place: `ingest` has all 10 files, `dedup` 9, `publish` died of a row of file 7."""
+    """Queries at different positions: `ingest` has all 10 files, `dedup` 9, `publish` failed on a row of file 7."""
     lake = Lake(root, spark, conf)
     for count in (2, 3, 4):
         lake.drop(count)

@@ -1,4 +1,4 @@
-"""Three queries around three tables without a JVM, a history with deaths, and a bug that came with a deploy."""
+"""Three queries with three tables without a JVM, a history with crashes, and a bug that came with a deployment."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _not_known(rows: list[int], known: set[int]) -> list[int]:
 
 
 class SmallLake:
-    """files -> bronze -> what has not come yet -> silver -> gold."""
+    """files -> bronze -> ids that are new -> silver -> gold."""
 
     names: Sequence[str] = NAMES
     table_names: Sequence[str] = TABLES
@@ -60,31 +60,31 @@ class SmallLake:
         }
 
     def declared(self) -> dict[str, object]:
-        """What a user has to say beside naming folders."""
+        """Declarations of a user besides the folders."""
         return {}
 
     @property
     def folders(self) -> list[Path]:
-        """Of file sinks."""
+        """Folders of file sinks."""
         return []
 
     def catch_up(self, draw: Random) -> None:
-        """So that the bug reaches what is to be tried."""
+        """Run queries until the bug reaches the folders of the test."""
 
     def drop(self, count: int) -> None:
-        """More files; each has ten ids, and three of the file before."""
+        """Add files; each has ten ids, and three of the previous file."""
         first = len(list(self.inbox.iterdir()))
         for number in range(first, first + count):
             ids = [*range(10 * number + 1, 10 * number + 11), *range(max(10 * number - 2, 1), 10 * number + 1)]
             (self.inbox / f"{number}.json").write_text(json.dumps(ids))
 
     def settle(self) -> None:
-        """Run everything until nothing is left to do."""
+        """Run all queries until they have read all input."""
         while sum(query.run() for query in self.queries.values()):
             pass
 
     def held(self) -> dict[str, list[int]]:
-        """What the tables hold, as another library reads them."""
+        """Ids in the tables, as another library reads them."""
         found = {}
         for name in self.table_names:
             there = (self.root / name / "_delta_log").is_dir()
@@ -94,12 +94,12 @@ class SmallLake:
         return found
 
     def wanted(self) -> dict[str, list[int]]:
-        """What they have to hold in the end, from the input alone."""
+        """Expected ids at the end, from the input alone."""
         rows = [each for path in self.inbox.iterdir() for each in json.loads(path.read_text())]
         return {"bronze": sorted(rows), "silver": sorted(set(rows)), "gold": sorted(set(rows))}
 
     def moved_to(self, root: Path, *, broken: bool) -> SmallLake:
-        """A copy elsewhere, run by other code. Files that were read keep their place."""
+        """A copy in another place, run by other code. Files that were read keep their path."""
         shutil.copytree(self.root, root, symlinks=True, ignore=shutil.ignore_patterns("inbox"))
         copied = type(self)(root, broken=broken)
         copied.inbox.rmdir()
@@ -110,7 +110,7 @@ class SmallLake:
 
 
 class ExportingLake(SmallLake):
-    """The same, and silver -> files of a file sink -> mirror."""
+    """The same, with silver -> files of a file sink -> mirror."""
 
     names = (*NAMES, "export", "mirror")
     table_names = (*TABLES, "mirrored")
@@ -124,22 +124,22 @@ class ExportingLake(SmallLake):
         self.queries["mirror"] = SmallQuery("mirror", place / "mirror", exported, mirrored, _as_they_are)
 
     def declared(self) -> dict[str, object]:
-        """Of the folder, once it is there."""
+        """Declarations of the folder, if it exists."""
         there = {"folders": [{"path": str(self.exports.root), "written_by": "export"}]}
         return there if self.exports.log.folder.is_dir() else {}
 
     @property
     def folders(self) -> list[Path]:
-        """Its one."""
+        """Its one folder."""
         return [self.exports.root]
 
     def catch_up(self, draw: Random) -> None:
-        """The folder, and in two of three histories who reads it."""
+        """Run the file sink, and in two of three histories its reader."""
         for name in ("dedup", "export", *(["mirror"] if draw.random() < 0.67 else [])):
             self.queries[name].run(draw.randint(2, 6))
 
     def moved_to(self, root: Path, *, broken: bool) -> SmallLake:
-        """Logs name files by their whole paths: those of the copy."""
+        """Change the full paths of files in logs to those of the copy."""
         copied = super().moved_to(root, broken=broken)
         for log in (root / "exports" / "_spark_metadata", root / "checkpoints" / "mirror" / "sources" / "0"):
             for path in log.glob("*"):
@@ -156,7 +156,7 @@ class ExportingLake(SmallLake):
 
 
 def history(root: Path, seed: int, *, steps: int = 12, kind: type[SmallLake] = SmallLake) -> tuple[SmallLake, int]:
-    """A lake that has been running, and the last batch of `ingest` before the bug. Some batches are begun and not over."""
+    """A lake with a history, and the last batch of `ingest` before the bug. Some batches have begun and not ended."""
     draw = Random(seed)
     lake = kind(root)
     lake.drop(2)
@@ -169,7 +169,7 @@ def history(root: Path, seed: int, *, steps: int = 12, kind: type[SmallLake] = S
 
 
 def run_some_steps(lake: SmallLake, draw: Random, steps: int) -> None:
-    """Queries run in a drawn order, and some die in their batches."""
+    """Run queries in a drawn order; some are killed in their batches."""
     lake.drop(1)
     lake.queries["ingest"].run()
     for _ in range(steps):
@@ -181,5 +181,5 @@ def run_some_steps(lake: SmallLake, draw: Random, steps: int) -> None:
 
 
 def checkpoints(lake: SmallLake) -> list[Path]:
-    """Of queries that have been started."""
+    """Checkpoints of queries that have been started."""
     return [lake.queries[name].folder for name in lake.names if lake.queries[name].folder.is_dir()]

@@ -1,7 +1,7 @@
-"""A few hundred lines that do with checkpoints and Delta tables what Spark and its Delta source and sink do, without a JVM.
+"""A small model of Spark and its Delta source and sink on checkpoints and Delta tables, without a JVM.
 
 Written after Spark's and Delta's sources (`MicroBatchExecution.populateStartOffsets`, `HDFSMetadataLog`, `FileStreamSourceLog`,
-`DeltaSource.getFileChanges`, `DeltaSink`), and shares no code with what it judges: formats are spelled out here once more.
+`DeltaSource.getFileChanges`, `DeltaSink`). It shares no code with the code that it judges, so formats are repeated here.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 FOLD = 4
-"""Every so many entries, a file source's log is folded."""
+"""Number of entries after which a file source's log is compacted."""
 SCHEMA = json.dumps({"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]})
 
 
 class Refused(RuntimeError):
-    """The query does not start, or stops before its batch: a log is malformed, or a name in it is taken."""
+    """The query does not start, or stops before its batch: a log is malformed, or a name in it exists already."""
 
 
 class SourceChanged(RuntimeError):
-    """A Delta source met a version that removes rows."""
+    """A Delta source found a version that removes rows."""
 
 
 class StateMissing(RuntimeError):
-    """A file of a state store is not there."""
+    """A file of a state store is missing."""
 
 
 class Died(RuntimeError):
-    """The process was told to die here."""
+    """The process was killed at this point."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class SmallTable:
         return _actions(*_as_it_is(f"{self.log}/{version:020d}.json"))
 
     def append(self, files: list[list[int]], txn: tuple[str, int] | None = None, removed: tuple[str, ...] = ()) -> None:
-        """One version; a file for each list. The first version makes the table."""
+        """Append one version, with a file for each list. The first version creates the table."""
         version = self.newest() + 1
         self.log.mkdir(parents=True, exist_ok=True)
         actions: list[dict] = [{"commitInfo": {"timestamp": version, "operation": "STREAMING UPDATE"}}]
@@ -94,7 +94,7 @@ class SmallTable:
         return found
 
     def files(self, version: int) -> list[str]:
-        """Files of the table as of a version, in the order in which a stream begins with them."""
+        """Files of the table as of a version, in the order in which a stream reads them at its start."""
         held: dict[str, tuple[int, str]] = {}
         for number in range(version + 1):
             for each in self.actions(number):
@@ -117,7 +117,7 @@ class SmallTable:
 
 
 def _as_it_is(path: str) -> tuple[str, int, int, int]:
-    """The path and what tells this file from another one that took its name: every batch reads the whole log again."""
+    """The path with size and times, which distinguish this file from another with its name: every batch reads the whole log."""
     found = os.stat(path)  # noqa: PTH116 - as above
     return path, found.st_ino, found.st_mtime_ns, found.st_size
 
@@ -133,12 +133,12 @@ def _ids(path: str, *_: int) -> list[int]:
 
 
 Place = tuple[int, int, bool]
-"""Version, index, whether it is in the table as of that version."""
+"""Version, index, and a flag for files that are in the table as of that version."""
 
 
 @dataclass
 class DeltaStream:
-    """A Delta source, `most` files a batch."""
+    """A Delta source with at most `most` files a batch."""
 
     table: SmallTable
     most: int
@@ -174,7 +174,7 @@ class DeltaStream:
         return value["reservoirVersion"], value["index"], value["isStartingVersion"]
 
     def _changes(self, begin: Place, end: Place | None) -> Iterator[tuple[int, int, str | None, bool]]:
-        """Files after a place, and the end of each version as the beginning of the next."""
+        """Files after a place; the end of each version is the beginning of the next."""
         version, index, snapshot = begin
         if snapshot:
             for number, path in enumerate(self.table.files(version)):
@@ -204,7 +204,7 @@ def _within(version: int, index: int, end: Place | None) -> bool:
 
 @dataclass
 class FoldedLog:
-    """A log of files: one file a batch, every so many batches all before are folded into it. `keeps`: how many batches stay."""
+    """A log of files: one entry file a batch, compacted every few batches. `keeps`: number of batches that stay."""
 
     folder: Path
     keeps: int = FOLD
@@ -258,7 +258,7 @@ class FoldedLog:
 
 @dataclass
 class FileStream:
-    """A file source, one JSON list of ids a file, `most` files a batch, with its own log. Where there is a sink's, that counts."""
+    """A file source with one JSON list of ids a file, at most `most` files a batch, and a log. A file sink's log wins."""
 
     inbox: Path
     most: int
@@ -301,7 +301,7 @@ def _number(name: str) -> int:
 
 @dataclass
 class SmallFolder:
-    """What a file sink writes: files with a JSON list of ids each, and the log that says which of them count."""
+    """Output of a file sink: files with a JSON list of ids each, and the log of the valid ones."""
 
     root: Path
 
@@ -326,20 +326,20 @@ class SmallFolder:
         self.log.add(txn[1], entries)
 
     def ids(self) -> list[int]:
-        """By the log. Raises FileNotFoundError for a file that it names and that is not there."""
+        """Ids by the log. Raises FileNotFoundError for a listed file that is missing."""
         paths = [_local(each["path"]) for each in self.log.all(self.newest())]
         return sorted(each for path in paths for each in json.loads(path.read_text()))
 
     def ids_without_log(self) -> list[int]:
-        """As a reader finds them that lists folders, and passes over hidden ones."""
+        """Ids for a reader that lists folders and skips hidden ones."""
         return sorted(each for path in self.root.glob("part=*/*.json") for each in json.loads(path.read_text()))
 
 
 @dataclass
 class SmallQuery:
-    """One query, from its source to its table. `code`: rows of a batch, and the ids known so far, to rows that go out.
+    """One query, from its source to its table. `code`: maps the rows of a batch and the known ids to output rows.
 
-    `state`: whether it keeps the ids that went out. `files`: how many files a batch writes.
+    `state`: True if it keeps the ids of its output. `files`: number of files that a batch writes.
     """
 
     name: str
@@ -355,7 +355,7 @@ class SmallQuery:
         self.query = str(uuid.uuid5(uuid.NAMESPACE_URL, self.name))
 
     def run(self, batches: int = 1_000_000, die: str = "") -> int:
-        """Run that many batches, or all there is; how many ran. `die`: "offsets", "state" or "sink", in the last one."""
+        """Run that many batches, or all; return their number. `die`: "offsets", "state" or "sink", in the last batch."""
         number, again = self.start()
         for count in range(batches):
             last = die if count == batches - 1 else ""
@@ -365,7 +365,7 @@ class SmallQuery:
         return batches
 
     def start(self) -> tuple[int, bool]:
-        """The next batch, and whether it was begun already. Raises `Refused`."""
+        """The next batch, and True if it has begun already. Raises `Refused`."""
         for name in ("offsets", "commits"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         if not (self.folder / "metadata").exists():
@@ -382,7 +382,7 @@ class SmallQuery:
         if done >= 0:
             self._parse("commits", done)
         if done == newest:
-            self.source.rows(self.folder, before, end)  # Spark asks for the last batch once more, and drops it
+            self.source.rows(self.folder, before, end)  # Spark reads the last batch again and drops it
         return (newest + 1, False) if done == newest else (newest, True)
 
     def _newest(self, log: str) -> int:
@@ -438,7 +438,7 @@ class SmallQuery:
         part.rename(path)
 
     def _load(self, version: int) -> set[int]:
-        """The state after so many batches: the newest snapshot and the changes since, of both partitions."""
+        """The state after `version` batches: the newest snapshot and the later changes, of both partitions."""
         found: set[int] = set()
         for partition in ("0", "1") if version else ():
             store = self.folder / "state" / "0" / partition

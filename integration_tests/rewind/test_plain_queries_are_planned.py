@@ -1,4 +1,4 @@
-"""Three real plain queries, at different places: the plan's line is read back from the tables and the state it names."""
+"""Three real plain queries at different positions: the plan's line agrees with the tables and the state that it names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spark_rewind.planning import RewindRequest, plan_rewind
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.long,
-]  # in the gate: tests/rewind, test_a_lake_goes_back.py, test_the_tutorial.py
+]  # in the gate: tests/rewind, test_a_lake_is_rewound.py, test_the_tutorial.py
 
 PAGE = Path(__file__).parents[2] / "docs" / "rewind.md"
 
@@ -63,12 +63,12 @@ def table(plan: RewindPlan, name: str) -> TablePlan:
 
 
 def rows_up_to(lake: Lake, plan: RewindPlan, name: str) -> int:
-    """Input rows of a query up to its point, as its progress told them."""
+    """Input rows of a query up to its point, from its progress."""
     last = query(plan, name).batch
     return sum(rows for batch, rows in lake.rows[name].items() if last is None or batch <= last)
 
 
-def test_the_queries_are_where_the_story_says(lake):
+def test_the_queries_are_at_their_expected_positions(lake):
     plan = planned(lake, "ingest@9")
     assert [each.newest for each in plan.queries[:2]] == [9, 8]
     assert query(plan, "publish").unfinished == (query(plan, "publish").newest or 0) + 1
@@ -85,7 +85,7 @@ def test_tables_and_state_at_the_line_are_those_of_one_prefix(lake, to):
     files = 10 if ingested is None else ingested + 1
     assert bronze == sorted(each for number in range(files) for each in ids_of_file(number))
 
-    # what was read of a table is a prefix of what the table still has; and nothing but that was made of it
+    # the rows that were read of a table are a prefix of the table, and the output was made of these rows only
     versions = [lake.ids("bronze", version) for version in range(table(plan, "bronze").version + 1)]
     assert rows_up_to(lake, plan, "dedup") in [0, *map(len, versions)]
     taken = next((each for each in versions if len(each) == rows_up_to(lake, plan, "dedup")), [])
@@ -103,7 +103,7 @@ def test_tables_and_state_at_the_line_are_those_of_one_prefix(lake, to):
 
 @pytest.mark.parametrize("to", ["ingest@4", "dedup@5"])
 def test_one_batch_more_of_anybody_would_be_wrong(lake, to):
-    """The line is the greatest: a query that goes back has read in its next batch what the line undoes, or is at the target."""
+    """The line is the greatest: the next batch of a rewound query has read rows that the line undoes, or it is at the target."""
     plan = planned(lake, to)
     for name, source in (("dedup", "bronze"), ("publish", "silver")):
         back = query(plan, name)
@@ -112,8 +112,8 @@ def test_one_batch_more_of_anybody_would_be_wrong(lake, to):
             assert following > len(lake.ids(source, table(plan, source).version))
 
 
-def test_spark_reads_the_state_of_a_pinned_point_that_holds_only_what_it_needs(lake, tmp_path):
-    """The point's folder is a checkpoint: Spark's own reader loads its state: what the table holds at its pinned version."""
+def test_spark_reads_the_state_of_a_pinned_point(lake, tmp_path):
+    """The point's folder is a checkpoint: Spark's own reader loads its state, which equals the table at its pinned version."""
     folders = [str(lake.checkpoint(name)) for name in ("ingest", "dedup", "publish")]
     point = take_pin(PinRequest(RewindRequest(folders, "", [str(lake.root)]), tmp_path / "pins"), 0).kept
     assert point.point is not None
@@ -125,8 +125,8 @@ def test_spark_reads_the_state_of_a_pinned_point_that_holds_only_what_it_needs(l
     assert sorted(row.id for row in rows) == lake.ids("silver", version)
 
 
-def test_the_plan_that_the_page_shows_is_what_the_command_prints(lake, capsys):
-    """But for the places of folders, and so the width of columns."""
+def test_the_page_has_the_plan_that_the_command_prints(lake, capsys):
+    """Except for the paths of folders, and so the width of columns."""
     names = [str(lake.checkpoint(name)) for name in ("ingest", "dedup", "publish")]
     assert exit_code(["rewind", "plan", *names, "--table", str(lake.root), "--to", "ingest@4"]) == 0
     printed = capsys.readouterr().out.replace(str(lake.root), "/lake")
@@ -136,7 +136,7 @@ def test_the_plan_that_the_page_shows_is_what_the_command_prints(lake, capsys):
 
 
 def test_a_state_file_that_is_lost_is_noticed_as_spark_notices_it(lake):
-    """Last, for it takes away a file: what is then said to be loadable is what Spark's reader loads."""
+    """The last test, since it deletes a file: a state that counts as loadable is loaded by Spark's reader."""
     partition = lake.checkpoint("dedup") / "state" / "0" / "0"
     [lost] = [
         path for path in partition.iterdir() if path.name.split("_")[0].split(".")[0] == "6" and path.suffix != ".crc"
@@ -154,7 +154,7 @@ def test_a_state_file_that_is_lost_is_noticed_as_spark_notices_it(lake):
         hidden.rename(lost)
 
 
-def test_a_point_whose_table_was_cleaned_up_is_out_of_reach_and_the_nearest_is_not(lake):
+def test_a_point_with_a_cleaned_up_table_is_unreachable_and_the_nearest_is_reachable(lake):
     DeltaTable(str(lake.table("bronze"))).create_checkpoint()
     for version in range(3):
         (lake.table("bronze") / "_delta_log" / f"{version:020d}.json").unlink()

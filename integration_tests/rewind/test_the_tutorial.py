@@ -1,4 +1,4 @@
-"""The tutorial's story happens as it is told."""
+"""The tutorial's commands have the output that it shows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
-from tutorial import CONF, PAGE, told
+from tutorial import CONF, PAGE, printed_page
 
 from integration_tests.spark import connected_session
 
@@ -19,6 +19,6 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.mark.long  # in the gate: the plan of a page in test_plain_queries_are_planned.py
-def test_what_the_page_shows_is_what_its_programs_and_commands_print(spark):
-    """Write it anew with `python -m integration_tests.rewind.tutorial`, and look at what has changed."""
-    assert told(spark) == PAGE.read_text()
+def test_the_page_has_the_output_of_its_programs_and_commands(spark):
+    """Write it again with `python -m integration_tests.rewind.tutorial`, and check the changes."""
+    assert printed_page(spark) == PAGE.read_text()

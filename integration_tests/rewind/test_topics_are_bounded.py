@@ -1,4 +1,4 @@
-"""Two real plain queries joined by a topic: where an undone batch's records begin is bound as the broker knows it."""
+"""Two real plain queries joined by a topic: the broker gives the bounds of an undone batch's records."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def folders(broker: Broker, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Each file is one batch of `writer`; `reader` runs after every other one. Spark goes by the files' times."""
+    """Each file is one batch of `writer`; `reader` runs after every second one. Spark orders files by their times."""
     root = tmp_path_factory.mktemp("topic")
     inbox = root / "inbox"
     inbox.mkdir()
@@ -96,14 +96,14 @@ def reader_batch(plan: RewindPlan) -> int | None:
 
 
 BATCHES = [*(pytest.param(each, marks=pytest.mark.long) for each in range(FILES - 2)), FILES - 2]
-"""The last one; the others are a long test's."""
+"""The last one; a long test has the others."""
 
 
 @pytest.mark.parametrize("batch", BATCHES)
 def test_with_a_broker_the_public_records_are_exactly_those_of_undone_batches(folders, sent, broker, batch):
     plan = planned(folders, f"writer@{batch}", broker)
-    told = {each.partition: (each.first, each.last) for each in plan.public}
-    assert told == {
+    bounds = {each.partition: (each.first, each.last) for each in plan.public}
+    assert bounds == {
         partition: (next(at for at, each in enumerate(batches) if each > batch), len(batches) - 1)
         for partition, batches in sent.items()
     }
@@ -119,8 +119,8 @@ def test_the_reader_keeps_no_record_of_an_undone_batch(folders, sent, broker, ba
         assert each.first <= next(at for at, found in enumerate(sent[each.partition]) if found > batch)
 
 
-def test_where_a_kafka_source_began_is_read_from_what_it_left(folders, broker):
-    """It begins anew at offset 0, which the topic still has."""
+def test_the_start_of_a_kafka_source_is_read_from_its_files(folders, broker):
+    """It starts again at offset 0, which the topic still has."""
     assert reader_batch(planned(folders, "writer@0", broker)) == -1
     text = (Path(folders[1]) / "sources" / "0" / "0").read_text()
     assert text.startswith("\0v1\n")

@@ -1,6 +1,6 @@
 """Triggered runs of declarative pipelines in one application, whose catalog knows their tables from one run to the next.
 
-Reads lines `SPEC`, a specification, and answers each with a line: `done`, once what `spark-pipelines run` does is done.
+Reads lines `SPEC`, a specification, and answers each with the line `done` after a run like that of `spark-pipelines run`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 
 def run(spark: SparkSession, path: Path) -> None:
-    """As in `pyspark.pipelines.cli.run`, which stops the session at its end."""
+    """Like `pyspark.pipelines.cli.run`, which stops the session at its end."""
     spec = load_pipeline_spec(path)
     graph = create_dataflow_graph(spark, spec.catalog, spec.database, spec.configuration)
     register_definitions(path, SparkConnectGraphElementRegistry(spark, graph), spec, spark, graph)
@@ -26,7 +26,7 @@ def run(spark: SparkSession, path: Path) -> None:
 
 
 def rest() -> None:
-    """Let go of the state, as an application does that ends."""
+    """Unload the state, as an application that ends does."""
     server = SparkSession._instantiatedSession
     server._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
 

@@ -1,8 +1,7 @@
-"""The tutorial is run: its programs and commands in their order, and what they print takes the place of what the page shows.
+"""Run the tutorial: its programs and commands in their order, and replace the output on the page with theirs.
 
-Blocks: ```python is a program, ```text behind it what that printed; one that begins with `$ ` is commands and their output.
-
-Write the page anew with: python -m integration_tests.rewind.tutorial
+Blocks: ```python is a program, the ```text after it is its output; a block that begins with `$ ` has commands and their output.
+Write the page again with: python -m integration_tests.rewind.tutorial
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ PAGE = Path(__file__).parents[2] / "docs" / "rewind-tutorial.md"
 CONF = {"spark.databricks.delta.snapshotPartitions": "1"}
 
 HOME = "/srv/orders-team"
-"""Where the page's story takes place. It is run in a folder whose name is as long, so that columns are as wide."""
+"""Folder of the page's example. The page runs in a folder whose name has the same length, so that columns have the same width."""
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _SHORTER = {"apply": ["--watch-s", "0"], "undo": ["--watch-s", "0"]}
-"""Nobody runs anything meanwhile."""
+"""A pause in which no query runs."""
 
 
 @dataclass
-class Telling:
-    """`home`: where it is run. `rest`: ends what an application leaves behind when it ends; called before each command."""
+class PageRun:
+    """`home`: the folder of the run. `rest`: does the cleanup of an application's end; called before each command."""
 
     home: Path
     rest: Callable[[], None]
     names: dict[str, object] = field(default_factory=dict)
     printed: str = ""
 
-    def retold(self, page: str) -> str:
-        """The page with what its blocks print now. Raises what its programs raise."""
+    def page_with_output(self, page: str) -> str:
+        """The page with the present output of its blocks. Raises errors of its programs."""
         assert len(str(self.home)) == len(HOME)
         return _BLOCK.sub(self._block, page)
 
@@ -53,10 +52,12 @@ class Telling:
         if kind == "python":
             self._run(body)
         elif kind == "text":
-            body = self._told(self.printed)
+            body = self._normalised(self.printed)
         elif body.startswith("$ "):
             commands = [line.removeprefix("$ ") for line in body.splitlines() if line.startswith("$ ")]
-            body = "\n".join(f"$ {each}\n{self._told(self._output(each))}" for each in commands).replace("\n\n$", "\n$")
+            body = "\n".join(f"$ {each}\n{self._normalised(self._output(each))}" for each in commands).replace(
+                "\n\n$", "\n$"
+            )
         return f"```{kind}\n{body}```"
 
     def _run(self, program: str) -> None:
@@ -80,13 +81,13 @@ class Telling:
         return "" if into else out.getvalue()
 
     def _expanded(self, word: str) -> list[str]:
-        """As a shell does it, from the story's folder."""
+        """Expand a word as a shell does, from the example's folder."""
         if "*" not in word:
             return [word]
         shown = [path for path in self.home.glob(word) if not path.name.startswith(".")]
         return sorted(str(path.relative_to(self.home)) for path in shown)
 
-    def _told(self, text: str) -> str:
+    def _normalised(self, text: str) -> str:
         text = text.replace(str(self.home), HOME)
         text = re.sub(r"(before-rewind|rewound)-[0-9a-f]{12}", r"\1-5b0c3a1be9f2", text)
         text = re.sub(r"is \d+ s old", "is 40 s old", text)
@@ -94,17 +95,17 @@ class Telling:
 
 
 def main() -> None:
-    """Run the page in a session of its own, and write what it tells."""
+    """Run the page in its own session, and write it with its output."""
     for spark in connected_session(CONF):
-        PAGE.write_text(told(spark))
+        PAGE.write_text(printed_page(spark))
     end_jvm()
 
 
-def told(spark: SparkSession) -> str:
-    """The page as it has to be."""
+def printed_page(spark: SparkSession) -> str:
+    """The page with its present output."""
     with tempfile.TemporaryDirectory(dir="/tmp") as home, contextlib.chdir(home):
         rest = jvm_of(spark).org.apache.spark.sql.execution.streaming.state.StateStore.stop
-        return Telling(Path(home), rest).retold(PAGE.read_text())
+        return PageRun(Path(home), rest).page_with_output(PAGE.read_text())
 
 
 if __name__ == "__main__":

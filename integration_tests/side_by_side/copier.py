@@ -1,4 +1,4 @@
-"""A small exactly-once system: copies its source in transactions, offsets kept by Kafka. Or dies, or repeats itself."""
+"""A small exactly-once system: copies its source in transactions, with offsets in Kafka. Variants die, or repeat records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def copy_for_a_while(run: Run, consumer: Consumer, producer: Producer) -> None:
     producer.begin_transaction()
     until = time.monotonic() + run.interval_ms / 1000
     while time.monotonic() < until:
-        time.sleep(0.01)  # there is to be something left when it is killed
+        time.sleep(0.01)  # so that input remains at the kill
         for message in consumer.consume(200, 0.1):
             for _ in range(2 if run.hook == "repeating" and message.offset() == 100 else 1):
                 producer.produce(run.target, message.value(), message.key())

@@ -1,4 +1,4 @@
-"""The measuring side on a system that is known: exact, repeating itself, or dying."""
+"""The measuring side on a known system: exact, repeating records, or dying."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_system_that_repeats_records_is_found_out(on: Bench, monkeypatch: pyte
 
 
 class Bids:
-    """Bids that are q2's answer as they stand in the topic."""
+    """Bids that are q2's answer, unchanged in the topic."""
 
     def __init__(self, count: int) -> None:
         self.bid = pd.DataFrame({"auction": np.arange(count) % 40 * 123, "price": np.arange(count)})
@@ -103,7 +103,7 @@ def test_a_query_is_measured_to_the_end_of_its_topic_and_its_answer_judged(
 
 
 @pytest.mark.long  # in the gate: tests/benchmarks/test_report.py
-def test_a_system_that_dies_is_a_failed_line_with_its_log_told(
+def test_a_system_that_dies_is_a_failed_line_and_its_log_is_shown(
     on: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = measured(on, "throughput", "dying", monkeypatch)
@@ -113,7 +113,7 @@ def test_a_system_that_dies_is_a_failed_line_with_its_log_told(
 
 
 @pytest.mark.long  # in the gate: tests/benchmarks
-def test_nothing_is_left_behind(on: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_and_processes_are_removed_at_the_end(on: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     measured(on, "latency", "copying", monkeypatch)
 
     topics = AdminClient({"bootstrap.servers": on.topics.servers}).list_topics(timeout=10).topics

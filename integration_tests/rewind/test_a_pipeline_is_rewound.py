@@ -1,4 +1,4 @@
-"""A real declarative pipeline is taken back from a bug between two triggered runs: its tables and flows agree afterwards."""
+"""A real declarative pipeline is rewound to before a bug between two triggered runs: its tables and flows agree afterwards."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def silver():
 
 
 def ids_of_file(number: int) -> list[int]:
-    """Ten new ids, and three of the file before."""
+    """Ten new ids, and three of the previous file."""
     return [*range(10 * number, 10 * number + 10), *range(max(10 * number - 3, 0), 10 * number)]
 
 
@@ -62,7 +62,7 @@ class Pipeline:
         self.good, self.bad = (self._specified(name, sign) for name, sign in (("good", 1), ("bad", -1)))
 
     def _configure(self) -> None:
-        """What whoever runs the cluster sets."""
+        """Settings of the cluster's administrator."""
         delta = [connectors.named("delta")]
         jars = ",".join(map(str, connectors.jar_paths(delta)))
         conf = (
@@ -71,7 +71,7 @@ class Pipeline:
             | {
                 "spark.jars": jars,
                 "spark.sql.warehouse.dir": str(self.root / "warehouse"),
-                "spark.sql.sources.default": "delta",  # a table's own format would be a property, which Delta lets nobody set again
+                "spark.sql.sources.default": "delta",  # a table's own format would be a property, which Delta cannot set again
                 "spark.databricks.delta.snapshotPartitions": "1",
                 DRIVER_OPTIONS: SMALL_JAVA,
             }
@@ -112,9 +112,9 @@ class Pipeline:
 
 @contextmanager
 def application(root: Path) -> Iterator[Callable[[Path], None]]:
-    """One that runs a pipeline once whenever it is told a specification."""
+    """An application that runs a pipeline once for each specification it receives."""
     environment = os.environ | {
-        "SPARK_TESTING": "1",  # a free port
+        "SPARK_TESTING": "1",  # lets it use a free port
         "SPARK_CONF_DIR": str(root / "conf"),
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "connectors")]),
     }
@@ -150,7 +150,7 @@ def test_after_a_rewind_tables_and_flows_are_those_of_runs_that_never_had_the_bu
         run(pipeline.good)
         pipeline.arrive(3, 4)
         run(pipeline.bad)
-        assert pipeline.held() == wanted({0: 1, 1: 1, 2: 1, 3: -1, 4: -1}), "the bug shows"
+        assert pipeline.held() == wanted({0: 1, 1: 1, 2: 1, 3: -1, 4: -1}), "the bug is visible"
 
         plan = pipeline.planned("bronze/files@2")
         assert {each.name: (each.newest, each.batch) for each in plan.queries}["bronze/files"] == (4, 2)

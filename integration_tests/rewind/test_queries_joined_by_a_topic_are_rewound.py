@@ -1,7 +1,7 @@
-"""Kafka to Kafka to Delta: a query with state and the one that reads what it writes are taken back from a bug together.
+"""Kafka to Kafka to Delta: a query with state and the reader of its output are rewound to before a bug together.
 
-Nobody takes a record back. The plan lists where records of undone batches lie, the mended reader leaves these out, and its table is
-that of queries that never had the bug.
+Records in Kafka cannot be removed. The plan lists the records of undone batches, the fixed reader skips them, and its table is that
+of queries that never had the bug.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import from the tests' folder
 
 KEYS, PARTITIONS, GOOD, BAD = 5, 2, 3, 2
 SETTINGS = ApplySettings(lambda: None, 1_700_000_000_000, "spark-ckpt/test")
@@ -48,7 +48,7 @@ STATE = "spark.sql.streaming.stateStore"
 
 
 def windowed(rows: DataFrame) -> DataFrame:
-    """A running sum per key in one window, Spark's own."""
+    """A running sum per key in one window, by Spark's own operator."""
     timed = rows.withColumn("at", F.timestamp_seconds(F.lit(FIRST_S)))
     return timed.groupBy(F.window("at", "1 day"), "k").agg(F.sum("v").alias("total")).select("k", "total")
 
@@ -64,7 +64,7 @@ def per_key(rows: DataFrame) -> DataFrame:
 
 
 class AddUp(StatefulProcessor):
-    """A running sum in a value state; what came in each second in a map, until a timer closes the second."""
+    """A running sum in a value state; the values of each second in a map, until a timer closes the second."""
 
     def init(self, handle):
         self.handle = handle
@@ -92,7 +92,7 @@ class AddUp(StatefulProcessor):
 
 
 def with_timers(rows: DataFrame) -> DataFrame:
-    """Each number is a second later than the one before, and closes that one's second."""
+    """Each number is one second later than the previous one, and closes the previous second."""
     second = F.lit(FIRST_S) + (F.abs("v") / 10).cast("long")
     timed = rows.withColumn("second", second).withColumn("at", F.timestamp_seconds("second"))
     by_key = timed.withWatermark("at", "0 seconds").groupBy("k")
@@ -101,7 +101,7 @@ def with_timers(rows: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class Kind:
-    """A state between two topics. `closes`: it also says of every number but the newest what it was."""
+    """A state between two topics. `closes`: it also emits the value of every number except the newest."""
 
     compute: Callable[[DataFrame], DataFrame]
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -112,7 +112,7 @@ WITH_TIMERS = {
     f"{STATE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     f"{STATE}.rocksdb.changelogCheckpointing.enabled": "true",
     f"{STATE}.checkpointFormatVersion": "2",
-    "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # a batch for each number, and no other
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # one batch for each number, and no other
 }
 KINDS = {
     "a window's aggregate": Kind(windowed),
@@ -128,7 +128,7 @@ def spark() -> Iterator[SparkSession]:
 
 @dataclass
 class House:
-    """`totals` reads the topic `clicks`, a batch for each number sent to all keys, and writes `sums`; `shown` reads that into a
+    """`totals` reads the topic `clicks`, a batch for each number sent to all keys, and writes `sums`; `shown` reads `sums` into a
     table."""
 
     root: Path
@@ -153,7 +153,7 @@ class House:
         return reader.options(subscribe=self.topic(topic), startingOffsets="earliest", **options).load()
 
     def totals(self) -> None:
-        """A batch of as many records as there are keys, again and again."""
+        """Run batches with one record per key."""
         texts = self.read("clicks", maxOffsetsPerTrigger=KEYS).select(
             F.col("key").cast("string").alias("k"), (F.col("value").cast("string").cast("long") * self.sign).alias("v")
         )
@@ -194,7 +194,7 @@ class House:
         return sorted((row.k, row.total) for row in rows)
 
     def planned(self) -> RewindPlan:
-        """After the application has ended: its JVM lives on here, and lets go of the state."""
+        """Plan after the application's end: its JVM still runs here, so unload the state."""
         jvm_of(self.spark).org.apache.spark.sql.execution.streaming.state.StateStore.stop()
         declared = Declared.model_validate({"topics": [{"topic": self.topic("sums"), "written_by": ["totals"]}]})
         folders, tables = [str(self.root / name) for name in ("totals", "shown")], [str(self.root / "table")]
@@ -206,14 +206,14 @@ class House:
 
 
 def wanted(numbers: int, kind: Kind) -> list[tuple[str, int]]:
-    """Of every key the sum after each number, and each number that was closed."""
+    """For every key the sum after each number, and each closed number."""
     each, keys = range(numbers), range(KEYS)
     sums = [(f"k{key}", sum(n * 10 + key for n in range(last + 1))) for key in keys for last in each]
     closed = [(f"k{key}", CLOSED + n * 10 + key) for key in keys for n in each[:-1] if kind.closes]
     return sorted(sums + closed)
 
 
-# in the gate: tests/rewind/test_line_is_the_greatest.py, and an outbox that goes back beside this
+# in the gate: tests/rewind/test_line_is_the_greatest.py, and the outbox in test_an_outbox_is_rewound.py
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_table_is_that_of_queries_that_never_had_the_bug(
@@ -233,15 +233,15 @@ def test_the_table_is_that_of_queries_that_never_had_the_bug(
         house.send(number)
         house.totals()
     house.shown()
-    assert house.table() != wanted(GOOD + BAD, house.kind), "the bug shows"
+    assert house.table() != wanted(GOOD + BAD, house.kind), "the bug is visible"
 
     plan = house.planned()
-    told = {each.partition: (each.first, each.last) for each in plan.public}
-    assert told == {at: (good[at], end - 1) for at, end in enumerate(house.ends()) if end > good[at]}
+    bounds = {each.partition: (each.first, each.last) for each in plan.public}
+    assert bounds == {at: (good[at], end - 1) for at, end in enumerate(house.ends()) if end > good[at]}
     apply(plan, SETTINGS)
 
     house.sign = 1
-    house.left_out = " OR ".join(f"partition = {at} AND offset BETWEEN {a} AND {b}" for at, (a, b) in told.items())
+    house.left_out = " OR ".join(f"partition = {at} AND offset BETWEEN {a} AND {b}" for at, (a, b) in bounds.items())
     house.send(GOOD + BAD)
     house.totals()
     house.shown()

@@ -1,4 +1,4 @@
-"""Kafka to an outbox with state, Kafka and Delta: a query is taken back from a bug, and goes on as if it had never had it.
+"""Kafka to an outbox with state, Kafka and Delta: a query is rewound to before a bug, and continues as if it had never had it.
 
 The table is that of a run without the bug. The topic has, in addition, exactly the rows that the rewind lists.
 """
@@ -70,7 +70,7 @@ class Query:
         return str(self.folder / "outbox")
 
     def send(self, batches: int) -> None:
-        """So many more batches of input. Records of one user lie in one partition."""
+        """Send the input of `batches` batches. Records of one user are in one partition."""
         producer = Producer({"bootstrap.servers": self.servers, "enable.idempotence": True})
         for user, seq, amount in records(self.sent, PER_BATCH * batches):
             producer.produce(self.source, json.dumps({"user": user, "seq": seq, "amount": amount}), user)
@@ -78,7 +78,7 @@ class Query:
         self.sent += PER_BATCH * batches
 
     def run(self, sign: int = 1) -> Exception | None:
-        """Run the query over what is there. `sign`: of the amounts, -1 is a bug. Return the error that ended it."""
+        """Run the query over the present input. `sign`: of the amounts, -1 is a bug. Return the error that ended it."""
         reader = self.spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.servers)
         lines = reader.option("subscribe", self.source).option("startingOffsets", "earliest")
         parsed = lines.option("maxOffsetsPerTrigger", PER_BATCH).load()
@@ -113,7 +113,7 @@ class Query:
 
 @pytest.fixture
 def query(spark: SparkSession, broker: Broker, tmp_path: Path) -> Query:
-    """Batches of right records, then some with the bug. `good`: the last right batch."""
+    """Batches of correct records, then some with the bug. `good`: the last correct batch."""
     made = Query(
         spark, broker.servers, tmp_path, create_topic(broker.servers, "in"), create_topic(broker.servers, "out")
     )
@@ -127,14 +127,14 @@ def query(spark: SparkSession, broker: Broker, tmp_path: Path) -> Query:
 
 
 def command(arguments: Sequence[str], failpoint: str = "") -> subprocess.CompletedProcess[str]:
-    """A command as a user gives it, in a process of its own; `failpoint` kills it there."""
+    """Run a command as a user does, in its own process; `failpoint` kills it there."""
     environment = os.environ | ({VARIABLE: f"{failpoint}:kill"} if failpoint else {})
     whole = [sys.executable, "-m", "spark_ckpt", "rewind", *arguments]
     return subprocess.run(whole, capture_output=True, text=True, timeout=300, env=environment)
 
 
 def listed(record: dict[str, object]) -> Counter[Row]:
-    """Rows that the rewind lists: those of its files, as many as it says of each batch."""
+    """Rows that the rewind lists: those of its files, with the listed count of each batch."""
     found: Counter[Row] = Counter()
     for outbox in record["outboxes"]:
         said = {left["batch"]: left["rows"]["alerts"] for left in outbox["left"] if left["rows"].get("alerts")}
@@ -159,15 +159,15 @@ def listed(record: dict[str, object]) -> Counter[Row]:
     ],
     ids=["table committed", "every point"],
 )
-def test_a_query_goes_back_with_its_outbox_and_a_killed_apply_goes_on(
+def test_a_query_is_rewound_with_its_outbox_and_a_killed_apply_continues(
     query: Query, capsys: pytest.CaptureFixture[str], points: tuple[str, ...]
 ) -> None:
     plan = query.folder / "plan.json"
     arguments = ["plan", query.checkpoint, "--outbox", query.store, "--to", f"totals@{query.good}"]
     assert exit_code(["rewind", *arguments]) == 0
-    told = capsys.readouterr().out
-    assert "continues from" in told
-    assert re.search(rf"sink alerts has \d+ rows of batch {query.good + 1} \(epoch {query.good + 2}\)", told)
+    printed = capsys.readouterr().out
+    assert "continues from" in printed
+    assert re.search(rf"sink alerts has \d+ rows of batch {query.good + 1} \(epoch {query.good + 2}\)", printed)
     assert exit_code(["rewind", *arguments, "--json"]) == 0
     plan.write_text(capsys.readouterr().out)
     apply = ["apply", str(plan), "--watch-s", "0", "--settle-s", "0", "--json"]
@@ -189,7 +189,7 @@ def test_a_query_goes_back_with_its_outbox_and_a_killed_apply_goes_on(
 
 
 @pytest.mark.long  # in the gate: tests/rewind
-def test_an_undo_goes_on_with_the_bug(query: Query) -> None:
+def test_after_an_undo_the_query_continues_with_the_bug(query: Query) -> None:
     plan = query.folder / "plan.json"
     before, shown = query.table(), query.shown()
     arguments = ["plan", query.checkpoint, "--outbox", query.store, "--to", f"totals@{query.good}", "--json"]

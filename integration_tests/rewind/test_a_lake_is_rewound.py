@@ -1,4 +1,4 @@
-"""Three real plain queries are taken back from a bug, and put back: Spark itself goes on from what was written without it."""
+"""Three real plain queries are rewound to before a bug, and the rewind is undone: Spark itself continues from the written files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TAKEN_BACK = (
     pytest.param("RocksDB, changelog, checkpoint format 2", marks=pytest.mark.long),
     pytest.param("RocksDB, snapshots", marks=pytest.mark.long),
 )
-"""The others are tried in what follows."""
+"""The later tests have the other kinds."""
 GOOD, ALL = 4, 8
 
 
@@ -58,7 +58,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def lake_of(spark: SparkSession, tmp_path: Path) -> Callable[[str], Lake]:
-    """Four good files, then three that a bug turned; `publish` has died of one of them, `dedup` is one file behind."""
+    """Four good files, then three that a bug changed; `publish` has failed on one of them, `dedup` is one file behind."""
 
     def made(kind: str) -> Lake:
         lake = Lake(tmp_path / "lake", spark, KINDS[kind], poison=-45)
@@ -76,7 +76,7 @@ def lake_of(spark: SparkSession, tmp_path: Path) -> Callable[[str], Lake]:
 
 
 def planned(lake: Lake) -> RewindPlan:
-    """After the application has ended: its JVM lives on here, and lets go of the state and of uploads that are under way."""
+    """Plan after the application's end: its JVM still runs here, so unload the state and finish uploads."""
     jvm_of(lake.spark).org.apache.spark.sql.execution.streaming.state.StateStore.stop()
     return plan_rewind(
         RewindRequest([str(lake.checkpoint(name)) for name in NAMES], f"ingest@{GOOD - 1}", [str(lake.root)]), 0
@@ -84,7 +84,7 @@ def planned(lake: Lake) -> RewindPlan:
 
 
 def run_on(lake: Lake) -> dict[str, list[int]]:
-    """One more file, and everything runs to its end."""
+    """Add one more file, and run all queries to their end."""
     lake.drop(1)
     for name in ("dedup", "publish"):
         assert lake.run(name) is None
@@ -98,7 +98,7 @@ def wanted(sign_of: Callable[[int], int]) -> dict[str, list[int]]:
 
 
 def the_state(lake: Lake) -> list[int]:
-    """What `dedup` knows after its newest batch, by Spark's own reader."""
+    """Keys of `dedup` after its newest batch, by Spark's own reader."""
     newest = read_checkpoint(lake.checkpoint("dedup"), "dedup").committed
     assert newest is not None
     return lake.state("dedup", newest)
@@ -115,7 +115,7 @@ def test_tables_are_those_of_queries_that_never_had_the_bug(lake_of, kind):
 
 
 @pytest.mark.long
-def test_after_an_undo_tables_are_those_of_queries_that_were_never_taken_back(lake_of):
+def test_after_an_undo_tables_are_those_of_queries_that_were_never_rewound(lake_of):
     lake = lake_of("RocksDB, snapshots, checkpoint format 2")
     plan = planned(lake)
     apply(plan, SETTINGS)
@@ -125,8 +125,8 @@ def test_after_an_undo_tables_are_those_of_queries_that_were_never_taken_back(la
 
 
 @pytest.mark.long  # in the gate: the fences in tests/rewind/test_bugs_of_a_rewind_are_caught.py
-def test_no_query_starts_between_the_old_and_the_new(lake_of):
-    """The command dies when one checkpoint of three is in its place; then it is run again, and the queries run."""
+def test_no_query_starts_during_an_incomplete_rewind(lake_of):
+    """The command is killed when one checkpoint of three is in its place; then it runs again, and the queries run."""
     lake = lake_of("HDFS-backed")
     plan = planned(lake)
     with failpoints.armed("REWIND_SWAPPED:raise:2"), pytest.raises(FailpointHit):
@@ -141,7 +141,7 @@ def test_no_query_starts_between_the_old_and_the_new(lake_of):
 
 
 def a_running_query_stops_at_a_fence(lake: Lake) -> None:
-    """One that waits for input leaves no trace, and so is not seen to run."""
+    """A query that waits for input leaves no trace, so it is not detected as running."""
     folder = lake.checkpoint("ingest")
     fences = fence_paths(read_checkpoint(folder, "ingest"), folder)
     running = lake.started("ingest", once=False)
@@ -157,7 +157,7 @@ def a_running_query_stops_at_a_fence(lake: Lake) -> None:
 
 
 def exported(lake: Lake) -> list[list[int]]:
-    """`export` writes a clustered table's rows as files, `mirror` those as a table: what the log, the folder and it hold then."""
+    """`export` writes a clustered table's rows as files, `mirror` these files as a table: contents of log, folder and table."""
     out, mirrored = lake.root / "out", lake.table("mirrored")
     read = lake.spark.readStream.schema("id long").option("maxFilesPerTrigger", 1)
     for name, rows, form, target in (
@@ -177,7 +177,7 @@ FOLDED = "spark.sql.streaming.fileSink.log.compactInterval"
 
 
 @pytest.mark.long
-def test_files_of_a_sink_and_a_clustered_table_go_back_and_spark_goes_on_from_there(spark, tmp_path):
+def test_files_of_a_sink_and_a_clustered_table_are_rewound_and_spark_continues(spark, tmp_path):
     lake = Lake(tmp_path / "lake", spark, {FOLDED: "3"})
     spark.sql(f"CREATE TABLE delta.`{lake.table('bronze')}` (id LONG) USING delta CLUSTER BY (id)")
     lake.drop(GOOD)
@@ -197,7 +197,7 @@ def test_files_of_a_sink_and_a_clustered_table_go_back_and_spark_goes_on_from_th
 
 
 class Companion(PinListener):
-    """Tells when a query has ended, and so has told of all its batches."""
+    """A listener that signals the end of a query, and so the report of all its batches."""
 
     def __init__(self, lake: Lake) -> None:
         tables = [str(lake.root)]
@@ -210,7 +210,7 @@ class Companion(PinListener):
 
 
 @pytest.mark.long  # in the gate: tests/rewind/test_a_listener_pins_points.py
-def test_a_listener_beside_a_running_query_pins_what_can_be_gone_back_to(spark, tmp_path):
+def test_a_listener_of_a_running_query_pins_points_for_a_rewind(spark, tmp_path):
     lake = Lake(tmp_path / "lake", spark, {})
     listener = Companion(lake)
     spark.streams.addListener(listener)
