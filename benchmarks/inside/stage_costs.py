@@ -161,7 +161,7 @@ def _committed(run: ckpt.Run) -> int:
 
 def backlog(spark: SparkSession, folders: Iterator[Path], rounds: int, seconds: float) -> None:
     """Print when a line that begins after a backlog is committed."""
-    print("| protocol | the line is decided, s | the backlog is read, s |\n|---|---|---|")
+    print("| protocol | the line is committed, s | the backlog is read, s |\n|---|---|---|")
     chosen = (Between.UNALIGNED, Between.ALIGNED)
     found: dict[Between, list[tuple[float, float]]] = {protocol: [] for protocol in chosen}
     for _, protocol in itertools.product(range(rounds), chosen):

@@ -67,7 +67,7 @@ def _one_query(
         files += FILES
         results.add(f"{kind}: {die(place, draw, arguments)}")
     code = live(place, "", *arguments, timeout_s=900)
-    why = "" if code == 0 else f"the last life ended with {code}"
+    why = "" if code == 0 else f"the last driver ended with {code}"
     wanted = expected(range(files)) if query == "windows" else expected_keys(range(files))
     compared(wanted, place.rows("gold"), f"{kind}, Delta compared", why, results)
     compared(wanted, records(broker.servers, topic), f"{kind}, Kafka compared", why, results)

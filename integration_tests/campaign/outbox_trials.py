@@ -279,7 +279,7 @@ def outbox_connect(broker: Broker, folder: Path, kills: int, seed: int, results:
             query.feed()
             results.add(f"died: {die(query.place, draw, arguments)}")
         code, conditions, said = query.run("--remote")
-        why = f"the last life ended with {code}, {conditions}: {said[-800:]}" if code else ""
+        why = f"the last driver ended with {code}, {conditions}: {said[-800:]}" if code else ""
         wanted, found = expected(range(query.files)), query.found()
         compared(wanted, found[0], "Delta compared", why, results)
         compared(wanted, found[1], "Kafka compared", why, results)

@@ -139,7 +139,7 @@ def test_a_payment_with_a_repeated_notice_counts_once(example: Example) -> None:
 @of("sessions")
 def test_a_visit_ends_half_an_hour_after_its_last_click(example: Example) -> None:
     example.run()
-    assert example.rows("visits") == [], "nothing has come behind the half hour"
+    assert example.rows("visits") == [], "no row has come after the half hour"
 
     example.more()
     example.run()
