@@ -23,7 +23,7 @@ def signal(draw: random.Random, at: float) -> Row:
 
 
 def sale(draw: random.Random, at: float) -> Row:
-    """A sale; one product is in no price list."""
+    """A sale; one product is in no list of prices."""
     return {"product": draw.choice(("tea", "milk", "salt", "gift")), "amount": draw.randrange(1, 5), "at": stamp(at)}
 
 
@@ -34,7 +34,7 @@ def two_sites(draw: random.Random) -> list[File]:
 
 
 def sales_and_prices(draw: random.Random) -> list[File]:
-    """Sales, and a price list that is replaced before each file."""
+    """Sales, and a list of prices that is replaced before each file."""
     return [
         {
             "prices": [{"product": name, "price": draw.randrange(1, 9)} for name in ("tea", "milk", "salt")],

@@ -20,7 +20,7 @@ def event(draw: random.Random, at: float) -> Row:
 
 
 def ads(draw: random.Random) -> list[File]:
-    """Impressions, and clicks on some of them, a few seconds or too long after. The newest rows of both have the same time."""
+    """Impressions, and clicks on some of them, a few seconds or too long after. The newest rows are equally new."""
     files: list[File] = []
     for rows in in_time(draw, lambda draw, at: {"ad": f"ad{draw.randrange(10**6)}", "shown_at": at}):
         newest = float(str(rows[-1]["shown_at"]))
