@@ -154,7 +154,12 @@ def _curve(tried: Sequence[Mapping[str, object]]) -> str:
     )
 
 
-NAMES = {"rules beside it": "rules around an incarnation"}
+NAMES = {
+    "rules beside it": "rules around an incarnation",
+    "epochs, nobody stops for a recovery": "epochs, no process stops for a recovery",
+    "coordinated, nobody stops for a recovery": "coordinated, no process stops for a recovery",
+    "P6g goes on with old numbers": "P6g continues with old numbers",
+}
 """Names on the page for names in the stored results."""
 
 
