@@ -78,7 +78,7 @@ def starting(
         unknown = sorted(set(wanted or ()) - set(every))
         raise ConfigInvalid(
             f"start {start!r} does not fit the topic" + (f": there is no partition {unknown[0]}" if unknown else ""),
-            hint="give 'earliest', 'latest' or {topic: {partition: offset}}",
+            hint="give 'earliest', 'latest', a datetime or {topic: {partition: offset}}",
         )
     special = {EARLIEST: beginnings, LATEST: ends}
     explicit = {place: wanted.get(place, EARLIEST) for place in every}

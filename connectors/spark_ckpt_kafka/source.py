@@ -5,7 +5,9 @@ start.
 from __future__ import annotations
 
 import copy
+import datetime as dt
 import json
+import math
 import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -89,7 +91,6 @@ _READER_OPTIONS = frozenset(
         "kafkaConsumer.pollTimeoutMs",
     }
 )
-_OURS = frozenset({"subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets"})
 _MOST, _LEAST = "maxOffsetsPerTrigger", "minOffsetsPerTrigger"
 _ISOLATION = "isolation.level"
 _CONSUMER = {
@@ -104,17 +105,27 @@ _CONSUMER = {
     "fetch.max.wait.ms": "1",
 }
 
-Start = str | Mapping[str, Mapping[str, int]]
-"""Start of a new job: "earliest", "latest" or offsets by topic and partition."""
+Start = str | dt.datetime | Mapping[str, Mapping[str, int]]
+"""Start of a new job: "earliest", "latest", a time, or offsets by topic and partition."""
 
+_BY_TIME = "write start=datetime(2026, 11, 28, tzinfo=timezone.utc): the first records from this time on"
+_BY_OFFSET = 'write start="earliest", "latest" or {topic: {partition: offset}}'
+_TO_THE_END = "job.start(availableNow=True) ends a job at the topics' ends"
 
-_SPARKS = {
+_OURS = {
     "subscribe": 'write topic="orders" or topics=["orders", "refunds"]',
     "subscribePattern": 'write pattern="orders-.*"',
     "assign": "a job reads all partitions of its topics: write topic=, topics= or pattern=",
-    "startingOffsets": 'write start="earliest", "latest" or {topic: {partition: offset}}',
-    "startingTimestamp": 'write start="earliest", "latest" or {topic: {partition: offset}}',
-    "endingOffsets": "job.start(availableNow=True) ends a job at the topics' ends",
+    "startingOffsets": _BY_OFFSET,
+    **dict.fromkeys(
+        ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"), _BY_TIME
+    ),
+    **dict.fromkeys(("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"), _TO_THE_END),
+}
+"""Spark's options that the source sets itself, each with the argument or the call that has its meaning."""
+
+_SPARKS = {
+    **_OURS,
     "group_id": "a job keeps its offsets in the store; shown_group= shows them in a consumer group",
     "servers": "write bootstrap_servers=",
     **{name: f'write options={{"{name}": ...}}' for name in sorted(_READER_OPTIONS)},
@@ -127,8 +138,9 @@ class KafkaSource:
 
     The columns are key, value, topic, partition, offset, timestamp, timestampType, and headers if you set `includeHeaders`.
 
-    - `start`: "earliest", "latest" or {topic: {partition: offset}}. Only the first start of a job uses it; later starts
-      continue from an epoch.
+    - `start`: "earliest", "latest", {topic: {partition: offset}}, or a `datetime` with a time zone: each partition begins
+      at its first record from this time on, or at its end. Only the first start of a job uses it; later starts continue
+      from an epoch.
     - `options`: Spark's reader options (maxOffsetsPerTrigger, includeHeaders, ...) and Kafka's dotted names, with or
       without a leading `kafka.`.
     - `shown_group`: a consumer group to which the job writes the offsets of its newest epoch, so that Kafka's own tools
@@ -155,6 +167,8 @@ class KafkaSource:
         named = [topic] if topic else list(topics)
         if bool(named) == bool(pattern) or (topic and topics):
             raise ConfigInvalid("a Kafka source reads one of: topic, topics, pattern", hint="give exactly one of them")
+        if isinstance(start, dt.datetime) and start.tzinfo is None:
+            raise ConfigInvalid(f"start {start} has no time zone", hint=_BY_TIME)
         self._topics = Subscription(named, pattern)
         self._start: Start = start
         security, others = split_options(options or {})
@@ -197,7 +211,11 @@ class KafkaSource:
         with _as_source_error(), KafkaControl(self._connection) as control:
             partitions = self._topics.partitions(control)
             beginnings, ends = control.beginnings(partitions), control.ends(partitions, committed=self._committed)
-            chosen = positions.starting(self._start, partitions, beginnings, ends)
+            start: object = self._start
+            if isinstance(start, dt.datetime):
+                # Asked last: a record that arrives meanwhile is found, or is after the end.
+                start = positions.to_cursor({**ends, **control.first_at(partitions, _ms(start))})
+            chosen = positions.starting(start, partitions, beginnings, ends)
             if not isinstance(self._start, str):
                 begun = {place: offset for place, offset in chosen.items() if place[0] not in kept}
                 positions.check_start(begun, beginnings, control.ends(partitions, committed=False))
@@ -316,10 +334,8 @@ class KafkaSource:
 
 def _split_reader_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return (settings of Kafka's consumer, options of Spark's reader). Refuses options that the source sets itself."""
-    if ours := sorted(_OURS & set(options)):
-        raise ConfigInvalid(
-            f"option {ours[0]!r} is decided by the source", hint="use topic, topics, pattern and start instead"
-        )
+    if ours := sorted(_OURS.keys() & options.keys()):
+        raise ConfigInvalid(f"option {ours[0]!r} is decided by the source", hint=_OURS[ours[0]])
     reader = {name: value for name, value in options.items() if name in _READER_OPTIONS}
     consumer = {name: value for name, value in options.items() if name not in reader}
     if unknown := sorted(name for name in consumer if "." not in name):
@@ -329,6 +345,11 @@ def _split_reader_options(options: Mapping[str, str]) -> tuple[dict[str, str], d
             or f"known: {', '.join(sorted(_READER_OPTIONS))}, and Kafka's dotted names",
         )
     return _CONSUMER | consumer, reader
+
+
+def _ms(time: dt.datetime) -> int:
+    """Return the first millisecond of Kafka's timestamps at or after the time."""
+    return math.ceil((time - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) / dt.timedelta(milliseconds=1))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,11 +39,12 @@ def _drain(rows: DataFrame, folder: Path) -> tuple[list[Any], str]:
     return found, last.read_text().split("\n")[2]
 
 
-def _plain(cluster: Cluster, values: list[bytes], partition: int | None = None) -> None:
+def _plain(cluster: Cluster, values: list[bytes], partition: int | None = None, at: dt.datetime | None = None) -> None:
+    timestamp_ms = None if at is None else int(at.timestamp() * 1000)
     producer = KafkaProducer(bootstrap_servers=cluster.broker.servers)
     try:
         for value in values:
-            producer.send(cluster.topic, value, key=value, partition=partition).get(10)
+            producer.send(cluster.topic, value, key=value, partition=partition, timestamp_ms=timestamp_ms).get(10)
     finally:
         producer.close()
 
@@ -106,7 +108,9 @@ def test_headers_are_read_on_request(
 
 
 def test_start_can_be_earliest_latest_or_explicit(spark: SparkSession, cluster: Cluster) -> None:
-    _plain(cluster, [b"a", b"b", b"c"], partition=1)
+    _plain(cluster, [b"a", b"b"], partition=1)
+    later = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=50)
+    _plain(cluster, [b"c"], partition=1, at=later)
 
     def start(where: Any) -> Cursor:
         return KafkaSource(cluster.broker.servers, cluster.topic, start=where).start(spark)
@@ -114,6 +118,10 @@ def test_start_can_be_earliest_latest_or_explicit(spark: SparkSession, cluster: 
     assert start("earliest") == {cluster.topic: {"0": 0, "1": 0, "2": 0}}
     assert start("latest") == {cluster.topic: {"0": 0, "1": 3, "2": 0}}
     assert start({cluster.topic: {"1": 2}}) == {cluster.topic: {"0": 0, "1": 2, "2": 0}}
+    # Kafka counts whole milliseconds.
+    assert start(later - dt.timedelta(milliseconds=1)) == {cluster.topic: {"0": 0, "1": 2, "2": 0}}
+    assert start(later + dt.timedelta(milliseconds=1)) == {cluster.topic: {"0": 0, "1": 3, "2": 0}}
+    assert start(dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) == start("earliest")
     with pytest.raises(ConfigInvalid, match="no partition"):
         start({cluster.topic: {"7": 2}})
 
