@@ -26,6 +26,8 @@ pytestmark = pytest.mark.spark
         ("readStream", "job.source"),
         ("count", "agg("),
         ("distinct", "dropDuplicates()"),
+        ("rollup", "stream.transform("),
+        ("na", "fillna"),
         ("drop_duplicates", "dropDuplicates()"),
         ("limit", "number the rows"),
         ("orderBy", "order of the source"),
@@ -61,14 +63,23 @@ def test_every_public_name_of_a_dataframe_is_there_or_explained(bench: Bench) ->
             assert isinstance(error, ckpt.CkptError) and error.hint, name
 
 
-@pytest.mark.parametrize("name", ["count", "applyInPandas", "transformWithStateInPandas", "pivot", "to"])
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("count", "agg"),
+        ("applyInPandas", "agg"),
+        ("transformWithStateInPandas", "stream.transform("),
+        ("pivot", "stream.transform("),
+        ("to", "agg"),
+    ],
+)
 def test_the_error_for_a_name_of_sparks_that_a_grouped_stream_lacks_names_the_counterpart(
-    bench: Bench, name: str
+    bench: Bench, name: str, advice: str
 ) -> None:
     grouped = bench.job().source("in", bench.source()).groupBy("k")
     with pytest.raises(ckpt.CkptError, match=f"a grouped stream has no '{name}'") as missing:
         getattr(grouped, name)
-    assert "agg" in missing.value.hint
+    assert advice in missing.value.hint
 
 
 @pytest.mark.parametrize(
@@ -135,6 +146,7 @@ def wrong_mode(grouped: Any) -> object:
         (lambda grouped: grouped.agg(F.sum("v")), "F.sum(...).alias("),
         (lambda grouped: grouped.agg(n=F.countDistinct("v")), "dropDuplicates first"),
         (lambda grouped: grouped.agg(n=F.collect_list("v")), "there are avg, count"),
+        (lambda grouped: grouped.agg(n=F.collect_list("v")), "stream.transform("),
         (lambda grouped: grouped.agg(t=F.sum(F.col("v") * 2)), "withColumn"),
         (lambda grouped: grouped.agg(t=F.sum("v") + 1), "after agg"),
         (lambda grouped: grouped.agg(t=F.col("v")), "agg(total=F.sum("),
@@ -143,6 +155,7 @@ def wrong_mode(grouped: Any) -> object:
         (lambda grouped: grouped.agg(), "agg(total=F.sum("),
         (lambda grouped: grouped.agg(n=F.sum("amount")), "k, v"),
         (lambda grouped: grouped.agg("complete", n=F.count("*")), "'update'"),
+        (lambda grouped: grouped.agg("complete", n=F.count("*")), "outputMode='complete'"),
         (wrong_mode, "'update'"),
     ],
 )
@@ -197,6 +210,14 @@ def test_the_error_for_a_wrong_graph_names_the_correction(
         mistake(bench)
     assert refused.value.condition == f"CKPT_{condition}"
     assert advice in f"{refused.value.what} {refused.value.hint}"
+
+
+def test_a_job_in_a_second_session_takes_the_source_of_a_first_job_that_spark_holds_active(bench: Bench) -> None:
+    bench.job().source("in", bench.files_source())
+    bench.spark.createDataFrame([(1,)], "n long")  # makes its session the active one
+    second = ckpt.Job(bench.spark.newSession(), "second", str(bench.folder / "second"))
+    assert second.source("in", bench.files_source()).columns == ["k", "v"]
+    bench.spark.createDataFrame([(1,)], "n long")
 
 
 def test_functions_of_spark_have_sparks_results(bench: Bench) -> None:

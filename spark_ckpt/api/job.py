@@ -38,6 +38,7 @@ from spark_ckpt.plan.graph_text import graph_text
 from spark_ckpt.plan.stages import StageGraph, StageInput, chosen_stages, cut, loops_over_stages, parses
 from spark_ckpt.program_edges.sink import EdgeSink
 from spark_ckpt.program_edges.source import EdgeSource
+from spark_ckpt.spark_internals.jvm import activate
 from spark_ckpt.spark_internals.plans import streaming_template
 from spark_ckpt.spark_internals.settings import unfit_setting
 from spark_ckpt.spark_versions import require_spark_of_jobs
@@ -326,6 +327,8 @@ class Job:
 
         Spark's workers run sources in Python, so a failure of the workers is reported first.
         """
+        # Spark looks for the name of a new Python source in the active session, and refuses one that another job's session has.
+        activate(self.spark)
         try:
             return source.read(self.spark, source.start(self.spark)).schema
         except (PySparkException, Py4JError):

@@ -41,6 +41,11 @@ NAMES = (
         "org.apache.spark.api.python.PythonUtils (core/src/main/scala/org/apache/spark/api/python/PythonUtils.scala)", "seq",
         "no control rows: no job starts",
     ),
+    SparkName(
+        "SparkSession.setActiveSession",
+        "org.apache.spark.sql.classic.SparkSession (sql/core/src/main/scala/org/apache/spark/sql/classic/SparkSession.scala)",
+        "activate", "a job in a second session can have no source of Python",
+    ),
 )  # fmt: skip
 
 
@@ -55,6 +60,11 @@ def jvm_of(spark: SparkSession) -> JVMView:
 def java_session(spark: SparkSession) -> JavaObject:
     """Return the JVM's session of a PySpark session."""
     return spark._jsparkSession
+
+
+def activate(spark: SparkSession) -> None:
+    """Make the session this thread's active one, as `createDataFrame` does."""
+    jvm_of(spark).org.apache.spark.sql.classic.SparkSession.setActiveSession(java_session(spark))
 
 
 def java_frame(frame: DataFrame) -> JavaObject:
