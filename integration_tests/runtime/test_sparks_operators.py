@@ -308,7 +308,7 @@ def test_the_table_is_the_whole_result_after_every_file(bench: Bench, name: str)
 def test_a_whole_result_goes_into_a_sink_that_replaces_its_rows(bench: Bench) -> None:
     put(bench, 0)
     job = bench.job()
-    whole = job.source("left", bench.source("left")).transform(WHOLE["few"], outputMode="complete")
+    whole = job.source("left", bench.source("left")).transform(WHOLE["few"], outputMode="Complete")
     whole.through("again").to(bench.sink())
     with pytest.raises(ckpt.CkptError, match="edge 'again' would take all its rows again") as found:
         job.start(availableNow=True)

@@ -50,6 +50,16 @@ def viewed(frame: DataFrame, query: str) -> DataFrame:
     return frame.sparkSession.sql(query)
 
 
+def with_functions(frame: DataFrame) -> DataFrame:
+    """Define a function of a value and a function of a table, in SQL."""
+    for text in (
+        "twice(x bigint) returns bigint return x * 2",
+        "upto(x bigint) returns table(n bigint) return select x",
+    ):
+        frame.sparkSession.sql(f"create or replace temporary function {text}")
+    return frame
+
+
 REFUSED: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
     "limit": ("GlobalLimit", lambda frame: frame.limit(2)),
     "offset": ("Offset", lambda frame: frame.offset(2)),
@@ -123,6 +133,10 @@ ALLOWED: dict[str, Callable[[DataFrame], DataFrame]] = {
     "a static subquery": lambda frame: viewed(frame, "select * from viewed where v in (select count(*) from range(1))"),
     "a lateral join": lambda frame: viewed(frame, "select * from viewed, lateral (select explode(array(viewed.v)))"),
     "a common table expression": lambda frame: viewed(frame, "with x as (select k from viewed) select * from x"),
+    "SQL's pipes": lambda frame: viewed(frame, "from viewed |> where v > 0 |> extend v + 1 as w |> select k, w"),
+    "functions in SQL": lambda frame: viewed(
+        with_functions(frame), "select k, twice(v) v, n from viewed, lateral upto(v)"
+    ),
     "repartition": lambda frame: frame.repartition(3).repartition("k").coalesce(1),
     "mapInPandas": lambda frame: frame.mapInPandas(lambda frames: frames, frame.schema),
     "mapInArrow": lambda frame: frame.mapInArrow(lambda batches: batches, frame.schema),

@@ -54,7 +54,10 @@ from spark_ckpt.tasks.rows import REJECT
 if TYPE_CHECKING:
     from spark_ckpt.api.job import Job
 
-_HINT_NATIVE = "run it on a static DataFrame, or express it with groupBy(...) and an operator"
+_HINT_STREAMING = (
+    'declare the other input, too, payments = job.source("payments", source), and join the streams'
+    " themselves, or by Spark: orders.transform(lambda rows, others: rows.join(others, ...), payments)"
+)
 
 
 class Stream:
@@ -171,7 +174,7 @@ class Stream:
             return self._joined(other, join_plan(self.schema, other.schema, on, how, ttl), name)
         if not isinstance(other, DataFrame) or other.isStreaming:
             raise GraphInvalid(
-                "a stream can be joined with a static DataFrame or another Stream only", hint=_HINT_NATIVE
+                "a stream can be joined with a static DataFrame or another Stream only", hint=_HINT_STREAMING
             )
         if ttl is not None:
             raise GraphInvalid("join: ttl is for two streams; nothing is kept of a static table")
@@ -472,7 +475,8 @@ class Stream:
             if event_time_of(stream._node) is not None:
                 raise GraphInvalid(
                     "join: a stream with a watermark cannot be joined with another stream",
-                    hint="drop withWatermark; ttl forgets keys by the time that passes",
+                    hint="for Spark's join by event time write left.transform(lambda rows, others: rows.join(others, ...), right);"
+                    " for this join drop withWatermark: ttl forgets keys by the time that passes",
                 )
         keys = list(join.keys)
         named = [quoted(key) for key in keys]
@@ -494,13 +498,14 @@ class Stream:
 
 
 def checked_mode(output_mode: str) -> str:
-    """Return the output mode of Spark's own operators. Raises `GraphInvalid` for one that Spark does not have."""
-    if output_mode not in ("append", "update", "complete"):
+    """Return the output mode of Spark's own operators, in lower case. Raises `GraphInvalid` for one that Spark does not have."""
+    plain = str(output_mode).lower()
+    if plain not in ("append", "update", "complete"):
         raise GraphInvalid(
             f"transform: outputMode={output_mode!r} is no output mode",
             hint='"append" emits final rows, "update" the changed ones, "complete" the whole result',
         )
-    return output_mode
+    return plain
 
 
 def _behind_operator(operator: OperatorNode) -> Refused:

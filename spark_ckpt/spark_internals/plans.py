@@ -96,6 +96,8 @@ STATELESS_NODES = frozenset(
         *("DeserializeToObject", "SerializeFromObject", "AppendColumns"),
         *("Repartition", "RepartitionByExpression", "RebalancePartitions", "ResolvedHint", "CollectMetrics"),
         *("SubqueryAlias", "View", "WithCTE", "CTERelationDef", "CTERelationRef"),
+        # Marks of SQL, which the optimiser removes: a step after `|>`, the body of a table function in SQL.
+        *("PipeOperator", "SQLFunctionNode"),
     }
 )
 """Logical nodes, by class name, that keep nothing from row to row. A join is one if only one side is a stream."""
