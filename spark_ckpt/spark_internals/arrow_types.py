@@ -95,6 +95,11 @@ def _by_name(kind: DataType) -> pa.DataType:
     raise ConfigInvalid(f"a column of type {kind.simpleString()} has no Arrow type", hint="cast the column")
 
 
+def is_collated(kind: DataType) -> bool:
+    """Return True for text that Spark compares by a collation: Arrow has none, and compares bytes."""
+    return getattr(kind, "collation", "UTF8_BINARY") != "UTF8_BINARY"
+
+
 def spark_schema_of(schema: pa.Schema) -> StructType:
     """Return the schema that Spark reads Arrow rows with. Raises PySpark's errors for types that Spark lacks."""
     return arrow_types.from_arrow_schema(schema)

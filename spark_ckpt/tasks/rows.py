@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from spark_ckpt.errors import GraphInvalid, StateSchemaChanged
-from spark_ckpt.spark_internals.arrow_types import arrow_schema_of
+from spark_ckpt.spark_internals.arrow_types import arrow_schema_of, is_collated
 
 if TYPE_CHECKING:
     from typing import Any
@@ -79,7 +79,8 @@ class StateSchema:
 def state_schema(key: StructType, state: StructType) -> StateSchema:
     """Check an operator's schemas and translate them to Arrow.
 
-    Raises `GraphInvalid` for a nested key column, a reserved name, or a name that key and state share.
+    Raises `GraphInvalid` for a nested or collated key column, a type that Delta does not have, a reserved name, or a name that
+    key and state share.
     """
     _check_names([*key.names, *state.names])
     schema = StateSchema(arrow_schema(key), arrow_schema(state))
@@ -89,7 +90,26 @@ def state_schema(key: StructType, state: StructType) -> StateSchema:
                 f"key column {field.name!r} has type {field.type}",
                 hint="group by columns of simple types, for example the struct's fields",
             )
+    for field in key:
+        if is_collated(field.dataType):
+            raise GraphInvalid(
+                f"key column {field.name!r} is {field.dataType.simpleString()}, and a job's operator compares bytes",
+                hint="group by equal bytes, for example lower(collate(name, 'UTF8_BINARY')), or by Spark's own "
+                "operators, inside of transform",
+            )
+    for column in (*key, *state):
+        # The state's table follows the log after the commit: a type that it cannot have would fail every later start.
+        if _has_no_delta_type(arrow_schema(StructType([column])).field(0).type):
+            raise GraphInvalid(
+                f"column {column.name!r} is {column.dataType.simpleString()}, and the table of an operator's state cannot have it",
+                hint="keep a number in its place, for example the interval's microseconds as long",
+            )
     return schema
+
+
+def _has_no_delta_type(kind: pa.DataType) -> bool:
+    inner = (kind.field(number).type for number in range(kind.num_fields))
+    return pa.types.is_duration(kind) or pa.types.is_time(kind) or any(map(_has_no_delta_type, inner))
 
 
 def _check_names(names: Iterable[str]) -> None:

@@ -13,6 +13,7 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DateType,
+    DayTimeIntervalType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -316,6 +317,26 @@ def test_aggregates_that_cannot_be_are_refused_when_declared(spec, hint):
     struct = StructType([*ROW.fields, StructField("list", ArrayType(LongType()))])
     with pytest.raises(GraphInvalid, match=hint):
         agg.running_aggregates({"r": spec}, struct, ["who"])
+
+
+def test_text_with_a_collation_is_refused_where_bytes_would_be_compared():
+    collated = StructType([*ROW.fields, StructField("name", StringType("UTF8_LCASE"))])
+    with pytest.raises(GraphInvalid, match="key column 'name' is string collate UTF8_LCASE") as key:
+        agg.running_aggregates({"n": agg.count()}, collated, ["name"])
+    assert "transform" in key.value.hint
+    with pytest.raises(GraphInvalid, match=r"max\('name'\) cannot take type string collate") as greatest:
+        agg.running_aggregates({"r": agg.max("name")}, collated, ["who"])
+    assert "transform" in greatest.value.hint
+    agg.running_aggregates({"n": agg.count("name"), "newest": agg.last("name")}, collated, ["who"])
+
+
+def test_a_type_that_the_states_table_cannot_have_is_refused_before_an_epoch_has_it():
+    rows = StructType([*ROW.fields, StructField("took", DayTimeIntervalType())])
+    with pytest.raises(GraphInvalid, match="column 'took' is interval day to second") as key:
+        agg.running_aggregates({"n": agg.count()}, rows, ["took"])
+    assert "as long" in key.value.hint
+    with pytest.raises(GraphInvalid, match="'r' is interval day to second"):
+        agg.running_aggregates({"r": agg.last("took")}, rows, ["who"])
 
 
 def test_an_aggregate_named_like_a_column_is_refused():

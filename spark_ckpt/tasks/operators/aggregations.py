@@ -19,7 +19,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import StructType
 
 from spark_ckpt.errors import GraphInvalid
-from spark_ckpt.spark_internals.arrow_types import spark_schema_of
+from spark_ckpt.spark_internals.arrow_types import is_collated, spark_schema_of
 from spark_ckpt.tasks.failures import ArithmeticOverflow
 from spark_ckpt.tasks.operators.folds import (
     CountFold,
@@ -32,7 +32,7 @@ from spark_ckpt.tasks.operators.folds import (
     StddevFold,
     SumFold,
 )
-from spark_ckpt.tasks.operators.operator import Binding, Clock
+from spark_ckpt.tasks.operators.operator import WHOLE_RESULT, Binding, Clock
 from spark_ckpt.tasks.operators.pandas_rows import key_tuples
 from spark_ckpt.tasks.operators.segments import Segments
 from spark_ckpt.tasks.operators.timeouts import Timeouts
@@ -140,6 +140,16 @@ def fold_of(spec: Aggregate, schema: pa.Schema) -> Fold:
     raise GraphInvalid(f"{spec.kind}({spec.column!r}) cannot take type {kind}", hint="cast the column first")
 
 
+def _check_order(specs: Sequence[Aggregate], schema: StructType) -> None:
+    """Raise `GraphInvalid` for the least or greatest text by a collation: Arrow compares bytes."""
+    for spec in specs:
+        if spec.kind in _ORDERED and spec.column is not None and is_collated(schema[spec.column].dataType):
+            raise GraphInvalid(
+                f"{spec.kind}({spec.column!r}) cannot take type {schema[spec.column].dataType.simpleString()}",
+                hint="compare bytes, collate(name, 'UTF8_BINARY'), or use Spark's own aggregation inside of transform",
+            )
+
+
 def _type_of(name: str, schema: pa.Schema) -> pa.DataType:
     if name not in schema.names:
         raise GraphInvalid(f"there is no column {name!r}", hint=f"the columns are {', '.join(schema.names)}")
@@ -184,7 +194,7 @@ class RunningAggregates:
         if output_mode not in _MODES:
             meant = did_you_mean(str(output_mode), _MODES)
             choices = f"use one of {', '.join(map(repr, _MODES))}"
-            why = "no epoch holds a whole result table: take 'update', which emits the changed rows"
+            why = f"take 'update', which emits the changed rows; {WHOLE_RESULT}"
             raise GraphInvalid(
                 f"unknown output mode {output_mode!r}",
                 hint=why if output_mode == "complete" else f"{meant + ' ' if meant else ''}{choices}",
@@ -195,6 +205,7 @@ class RunningAggregates:
         self.timeout = GroupStateTimeout.NoTimeout
         self._specs = tuple(specs)
         self._folds = tuple(fold_of(spec, rows) for spec in specs)
+        _check_order(specs, schema)
         self.schema = state_schema(StructType([schema[key] for key in keys]), self._state_type())
         self._windows = tuple(windows)
         self._arrow = self._output_schema(rows)

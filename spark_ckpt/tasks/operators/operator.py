@@ -44,6 +44,7 @@ class Binding:
 
 
 OUTPUT_MODES = ("append", "update")
+WHOLE_RESULT = "Spark's own aggregation has the whole result: stream.transform(function, outputMode='complete')"
 
 
 def checked_output_mode(mode: str) -> str:
@@ -51,7 +52,7 @@ def checked_output_mode(mode: str) -> str:
     plain = mode.lower() if isinstance(mode, str) else ""
     if plain not in OUTPUT_MODES:
         meant = did_you_mean(plain, OUTPUT_MODES)
-        why = "no epoch holds a whole result table: take 'update', which emits the changed rows"
+        why = f"take 'update', which emits the changed rows; {WHOLE_RESULT}"
         raise GraphInvalid(
             f"unknown output mode {mode!r}",
             hint=why if plain == "complete" else f"{meant + ' ' if meant else ''}use 'append' or 'update'",
