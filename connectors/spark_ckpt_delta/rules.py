@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
 
 from spark_ckpt.errors import SinkInvalid
+from spark_ckpt.spark_internals.arrow_types import is_collated
 
 _OTHER_ENGINE = 'use DeltaSink(..., engine="spark")'
 _WRITABLE_FEATURES = {
@@ -158,17 +159,34 @@ def check_names_for_delta_spark(table: str, schema: StructType) -> None:
         )
 
 
-def _every_name(kind: DataType) -> Iterator[str]:
+def check_collations(table: str, schema: StructType) -> None:
+    """Raise `SinkInvalid` for text with a collation: the tasks' files have none, and could never be committed."""
+    for field in schema.fields:
+        kind = field.dataType.simpleString()
+        if any(is_collated(each) for each in _every_type(field.dataType)):
+            plain = re.sub(" collate [A-Za-z0-9_]+", "", kind)
+            raise SinkInvalid(
+                f"{table}: column {field.name} is {kind}, and deltalake writes text without a collation",
+                hint=f'write plain text: withColumn({field.name!r}, F.expr("cast(`{field.name}` as {plain})"))',
+                table=table,
+            )
+
+
+def _every_name(schema: StructType) -> Iterator[str]:
+    return (name for kind in _every_type(schema) if isinstance(kind, StructType) for name in kind.names)
+
+
+def _every_type(kind: DataType) -> Iterator[DataType]:
+    yield kind
     match kind:
         case StructType():
             for field in kind.fields:
-                yield field.name
-                yield from _every_name(field.dataType)
+                yield from _every_type(field.dataType)
         case ArrayType():
-            yield from _every_name(kind.elementType)
+            yield from _every_type(kind.elementType)
         case MapType():
-            yield from _every_name(kind.keyType)
-            yield from _every_name(kind.valueType)
+            yield from _every_type(kind.keyType)
+            yield from _every_type(kind.valueType)
 
 
 def check_partitioning(table: str, found: Sequence[str], wanted: Sequence[str] | None) -> None:

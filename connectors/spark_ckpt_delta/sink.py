@@ -15,6 +15,7 @@ from spark_ckpt.connector import PublishedEpoch, Publisher, SelectsRows, SinkCon
 from spark_ckpt.connector_parts.arguments import checks_arguments
 from spark_ckpt.errors import CkptError, ConfigInvalid, SinkInvalid
 from spark_ckpt.place import check_table_path
+from spark_ckpt.spark_internals.arrow_types import arrow_schema_of
 from spark_ckpt.spark_internals.time_zones import session_zone
 from spark_ckpt.storage_errors import one_line, outage, refusal_in
 from spark_ckpt_delta.key_rules import NoNullKeys
@@ -25,6 +26,7 @@ from spark_ckpt_delta.publisher import DeltalakePublisher
 from spark_ckpt_delta.refusals import INCOMPLETE, lacks_versions
 from spark_ckpt_delta.repair import command
 from spark_ckpt_delta.rules import (
+    check_collations,
     check_markers_stay,
     check_names,
     check_names_for_delta_spark,
@@ -47,6 +49,9 @@ _ELSEWHERE = {
     "mode": 'a job appends; with engine="spark" and keys=[...] it merges; transform(..., outputMode="complete") replaces',
     "checkpointLocation": "a job keeps its progress in its store; a sink needs none",
     "partitionBy": "write partition_by=",
+    **dict.fromkeys(
+        ("mergeSchema", "overwriteSchema"), "add the column to the table before the job writes it: docs/changing.md"
+    ),
     "txnAppId": "the sink writes its own transaction marker",
 }
 
@@ -140,11 +145,13 @@ class DeltaSink(SelectsRows):
     def check(self, spark: SparkSession, schema: StructType) -> None:
         """Raise `SinkInvalid` for a missing table, other columns, or a feature that the engine cannot write.
 
-        Raises `EnvironmentUnfit` if engine "spark" lacks its jars.
+        Raises `EnvironmentUnfit` if engine "spark" lacks its jars, `ConfigInvalid` for a type that Arrow does not have.
         """
         if self._engine == "spark":
             require_delta_spark(spark)
         check_names(self._table, schema)
+        # Tasks stage rows as Arrow: it has no type for some of Spark's, which an outbox would see in its first batch only.
+        arrow_schema_of(schema)
         rule = self._rule
         ours = (*rule.keys, *([rule.newest_by] if rule.newest_by is not None else ()), *(self._partition_by or ()))
         missing = [name for name in ours if name not in schema.names]
@@ -164,6 +171,7 @@ class DeltaSink(SelectsRows):
         partition_by = self._partition_columns(opened)
         if self._engine == "deltalake":
             check_partition_types(self._table, partition_by, schema)
+            check_collations(self._table, schema)
         elif partition_by:
             # The publisher's session is a new one: it has the zone of the Spark configuration, and not one that the
             # program has set since.
@@ -173,8 +181,6 @@ class DeltaSink(SelectsRows):
         """Return the staging plan. Engine "deltalake" stages in the table, created if absent; engine "spark" in the
         store.
         """
-        from spark_ckpt.spark_internals.arrow_types import arrow_schema_of
-
         self._schema = schema
         columns = arrow_schema_of(schema)
         if self._engine == "spark":

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema
 from pyspark.sql.types import (
+    ArrayType,
     DateType,
     DoubleType,
     LongType,
@@ -19,6 +20,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    YearMonthIntervalType,
 )
 from spark_ckpt_delta import DeltaSink
 from spark_ckpt_delta.rules import check_zone
@@ -141,6 +143,19 @@ def test_a_column_that_must_not_be_null_needs_one_that_cannot_be(table: Path) ->
     with pytest.raises(SinkInvalid, match="bigint, may be null"):
         DeltaSink(str(table)).check(NO_SPARK, ROWS)
     DeltaSink(str(table)).check(NO_SPARK, StructType([StructField("id", LongType(), nullable=False)]))
+
+
+def test_text_with_a_collation_is_refused_before_a_table_has_it(tmp_path: Path) -> None:
+    rows = StructType([StructField("names", ArrayType(StructType([StructField("name", StringType("UTF8_LCASE"))])))])
+    with pytest.raises(SinkInvalid, match="column names is array<struct<name:string collate UTF8_LCASE>>") as refused:
+        DeltaSink(str(tmp_path / "t")).check(NO_SPARK, rows)
+    assert "cast(`names` as array<struct<name:string>>)" in refused.value.hint
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_type_that_no_task_can_stage_is_refused_at_the_check(tmp_path: Path) -> None:
+    with pytest.raises(ConfigInvalid, match="interval year to month has no Arrow type"):
+        DeltaSink(str(tmp_path / "t")).check(NO_SPARK, StructType([StructField("y", YearMonthIntervalType())]))
 
 
 def test_a_missing_table_is_created_when_staging_starts(tmp_path: Path) -> None:
