@@ -6,6 +6,7 @@ Mistakes on streams of a job are in `integration_tests/runtime/test_first_mistak
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,6 +82,21 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, str]] = {
         "CONFIG_INVALID",
         "options={",
     ),
+    "Spark's start by time": (
+        lambda: KafkaSource(SERVERS, "t", options={"startingOffsetsByTimestamp": "{}"}),
+        "CONFIG_INVALID",
+        "start=datetime(",
+    ),
+    "Spark's startingTimestamp": (
+        lambda: KafkaSource(SERVERS, "t", startingTimestamp=1),
+        "CONFIG_INVALID",
+        "datetime(",
+    ),
+    "a time without a zone": (
+        lambda: KafkaSource(SERVERS, "t", start=dt.datetime(2026, 11, 28)),
+        "CONFIG_INVALID",
+        "timezone.utc",
+    ),
     "an argument of Kafka is mistyped": (lambda: KafkaSource(SERVERS, topc="t"), "CONFIG_INVALID", "'topic"),
     "no servers": (lambda: KafkaSource(topic="t"), "CONFIG_INVALID", "bootstrap_servers"),
     "servers without a port": (lambda: KafkaSource("localhost", "t"), "CONFIG_INVALID", "host:port"),
@@ -101,6 +117,32 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, str]] = {
         lambda: KafkaSource(SERVERS, "t", options={"security.protocol": "TLS"}),
         "CONFIG_INVALID",
         "SASL_SSL",
+    ),
+    "Spark's acks": (
+        lambda: KafkaSink(SERVERS, "t", options={"kafka.acks": "1"}),
+        "CONFIG_INVALID",
+        "acks=all",
+    ),
+    "Kafka's transactional id": (
+        lambda: KafkaSink(SERVERS, "t", options={"transactional.id": "x"}),
+        "CONFIG_INVALID",
+        "leave it out",
+    ),
+    "Spark's format of files that has no connector": (
+        lambda: ckpt.SparkSource("text"),
+        "CONFIG_INVALID",
+        "as csv, json",
+    ),
+    "Delta's mergeSchema": (lambda: DeltaSink("/t", mergeSchema=True), "CONFIG_INVALID", "add the column"),
+    "a pattern of dates": (
+        lambda: FilesSource("/in", "csv", "a string", dateFormat="dd.MM.yyyy"),
+        "CONFIG_INVALID",
+        "to_timestamp",
+    ),
+    "files that Spark would skip": (
+        lambda: FilesSource("/in", "csv", "a string", ignoreCorruptFiles=True),
+        "CONFIG_INVALID",
+        "on_error",
     ),
     "a transactional id": (lambda: KafkaSink(SERVERS, "t", transactional_id="x"), "CONFIG_INVALID", "itself"),
     # Delta and files

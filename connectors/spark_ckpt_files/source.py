@@ -44,6 +44,15 @@ _ELSEWHERE = {
     "maxFileSize": "write maxBytesPerTrigger=",
     "mode": 'write on_error="fail", "drop" or "keep"',
     "columnNameOfCorruptRecord": 'write on_error="keep": the column is _corrupt_record',
+    "inferSchema": "a job keeps its columns: schema=spark.read.json(path).schema declares those that Spark infers now",
+    "mergeSchema": "a job reads the columns that it declares: give schema all of them",
+    "basePath": "partition columns from folders are not supported: docs/porting.md",
+    "ignoreCorruptFiles": 'a file that cannot be read stops the job; for single records write on_error="drop"',
+    "timeZone": "set the session's spark.sql.session.timeZone",
+    **dict.fromkeys(
+        ("dateFormat", "timestampFormat", "timestampNTZFormat"),
+        'declare the column as string, and parse it: withColumn("at", F.to_timestamp("at", pattern))',
+    ),
 }
 
 

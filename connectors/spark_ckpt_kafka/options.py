@@ -175,10 +175,24 @@ def split_options(options: Mapping[str, object]) -> tuple[dict[str, str], dict[s
     return security, others
 
 
+_OF_TRANSACTIONS = (
+    "acks",
+    "enable.idempotence",
+    "retries",
+    "transactional.id",
+    "max.in.flight.requests.per.connection",
+)
+
+
 def tuning(options: Mapping[str, str]) -> Tuning:
     """Return a sink's producer settings from dotted names. Raises `ConfigInvalid` for an unknown name or value."""
     known = {name.replace("_", "."): name for name in Tuning.__dataclass_fields__}
     unknown = sorted(set(options) - set(known))
+    if unknown and unknown[0].removeprefix("kafka.") in _OF_TRANSACTIONS:
+        raise ConfigInvalid(
+            f"Kafka sink option {unknown[0]!r} is decided by the sink",
+            hint="leave it out: the sink sends in transactions, with acks=all and an idempotent producer",
+        )
     if unknown:
         raise ConfigInvalid(
             f"unknown Kafka sink option(s): {', '.join(unknown)}",

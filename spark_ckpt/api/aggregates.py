@@ -112,7 +112,8 @@ def _of_spark(call: AggregateCall) -> Aggregate:
         raise GraphInvalid(
             f"agg: no running aggregate is {distinct}{call.function}(...)",
             hint=f"there are {', '.join(sorted(set(_KINDS) - {'first_value', 'last_value', 'stddev_samp'}))}; for distinct "
-            "values dropDuplicates first; for others write applyInPandasWithState",
+            "values dropDuplicates first; all functions of Spark run in its own aggregation: "
+            "stream.transform(lambda rows: rows.groupBy(...).agg(...), outputMode=...)",
         )
     if call.columns is None or len(call.columns) > 1:
         raise GraphInvalid(

@@ -24,12 +24,17 @@ _SOURCE = 'declare inputs with job.source("name", source), for example FilesSour
 _START = "job.start() runs the job and returns a run with awaitTermination, stop, lastProgress and savepoint"
 _LOOK = "nothing runs before job.start(), and a stream has no end: look at what the sink holds, or at run.lastProgress"
 _AGG = 'groupBy("key").agg(n=ckpt.count(), total=ckpt.sum("value")) keeps running aggregates in epochs'
+_SPARKS = "stream.transform(function, outputMode=...) takes Spark's own: a function that gets the DataFrame"
 _GROUP_FIRST = 'state is kept per key: group first, stream.groupBy("key").applyInPandasWithState(...)'
 _FIRST = "write dropDuplicates(): it keeps the first of equal rows"
 _COUNTED = 'number the rows of a key with groupBy(...).agg(outputMode="each row", number=ckpt.count()), then filter'
 _ORDER = "rows of a key arrive in the order of the source; order the table or topic where it is read"
 _NOWHERE = "a stream's rows are nowhere until a sink holds them; what is read again and again is a static DataFrame"
 _STATE = "use applyInPandasWithState (Spark's signature), applyVectorized (whole key groups) or agg"
+_PROCESSOR = (
+    "call it inside of transform, unchanged: stream.transform(lambda rows: "
+    'rows.groupBy("key").transformWithStateInPandas(...), outputMode="update")'
+)
 
 _STATE_OF_SEVERAL = "use applyInPandasWithState (frames by input name) or applyVectorized (whole key groups)"
 _TOGETHER = "aggregates over several streams: give them the same columns, union them, then groupBy(...).agg(...)"
@@ -45,7 +50,7 @@ _ON_STREAM = {
     **dict.fromkeys(
         ("count", "collect", "show", "head", "take", "first", "tail", "toPandas", "toArrow", "isEmpty"), _LOOK
     ),
-    **dict.fromkeys(("agg", "cube", "rollup", "groupingSets", "pivot", "describe", "summary"), _AGG),
+    **dict.fromkeys(("agg", "cube", "rollup", "groupingSets", "pivot", "describe", "summary"), f"{_AGG}; {_SPARKS}"),
     **dict.fromkeys(("distinct", "drop_duplicates"), _FIRST),
     **dict.fromkeys(("applyInPandasWithState", "applyVectorized"), _GROUP_FIRST),
     **dict.fromkeys(("limit", "offset"), _COUNTED),
@@ -53,19 +58,16 @@ _ON_STREAM = {
     **dict.fromkeys(("rdd", "cache", "persist", "unpersist", "checkpoint", "localCheckpoint"), _NOWHERE),
     # after the lists: these entries override theirs
     "count": f"{_AGG}; {_LOOK}",
+    "na": "write fillna(...) or dropna(...); others inside of transform: lambda frame: frame.na.replace(...)",
     "explain": "job.explain() prints the whole graph",
     "groupby": 'write groupBy("key")',
     "unionAll": "write union(other)",
 }
 _ON_GROUPED = {
-    **dict.fromkeys(("count", "sum", "avg", "mean", "min", "max", "pivot"), _AGG),
-    **dict.fromkeys(
-        (
-            *("apply", "applyInPandas", "applyInArrow", "transformWithState", "transformWithStateInPandas"),
-            *("flatMapGroupsWithState", "mapGroupsWithState"),
-        ),
-        _STATE,
-    ),
+    **dict.fromkeys(("count", "sum", "avg", "mean", "min", "max"), _AGG),
+    "pivot": f"{_AGG}; {_SPARKS}",
+    **dict.fromkeys(("transformWithState", "transformWithStateInPandas"), _PROCESSOR),
+    **dict.fromkeys(("apply", "applyInPandas", "applyInArrow", "flatMapGroupsWithState", "mapGroupsWithState"), _STATE),
     **dict.fromkeys(("to", "select", "filter", "where"), f"an operator comes after groupBy: {_STATE}"),
     "cogroup": 'name the inputs: job.cogroup({"orders": orders.groupBy("id"), "payments": payments.groupBy("order_id")})',
 }

@@ -24,17 +24,21 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _FORMAT = 1
-_FILES = ("avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml")
+_FILES = ("csv", "json", "parquet")
+_OTHER_FILES = ("avro", "binaryfile", "orc", "text", "xml")
+_LOGGED = "its offset is a line number of a log inside the checkpoint that names the files, not a place in the input"
 _REPLAYABLE = ("rate", "rate-micro-batch", "delta")
 _REFUSED = {
     "kafka": ("its offsets need the checks of the connector", "use spark_ckpt_kafka.KafkaSource"),
     "socket": ("it forgets what it has sent", "send the rows to Kafka or to files first"),
     "memory": ("its rows are gone with the driver", "write the rows to files and read them with spark_ckpt_files.FilesSource"),
+    **dict.fromkeys(_FILES, (_LOGGED, "use spark_ckpt_files.FilesSource")),
     **dict.fromkeys(
-        _FILES,
+        _OTHER_FILES,
         (
-            "its offset is a line number of a log inside the checkpoint that names the files, not a place in the input",
-            "use spark_ckpt_files.FilesSource",
+            _LOGGED,
+            "write the files as csv, json or parquet and read them with spark_ckpt_files.FilesSource, "
+            "or append them to a Delta table and read it with spark_ckpt_delta.DeltaSource",
         ),
     ),
 }  # fmt: skip

@@ -16,6 +16,9 @@ from spark_ckpt.tasks.operators.vectorized import VectorizedOperator, vectorized
 _HOWS = {"inner": False, "left": True, "leftouter": True, "left_outer": True}
 
 
+_SPARKS = "Spark's join takes it: left.transform(lambda rows, others: rows.join(others, condition, how), right)"
+
+
 @dataclass(frozen=True, slots=True)
 class JoinPlan:
     """A join that fits both sides' schemas; see `join_plan`. `left` and `right` are the columns other than the keys."""
@@ -71,7 +74,8 @@ def _key_names(on: object) -> tuple[str, ...]:
     if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
         raise GraphInvalid(
             "join: two streams are joined on columns of the same name in both",
-            hint='name them: join(other, on="k") or on=["k", "day"]; a condition on other columns goes into a filter after it',
+            hint='name them: join(other, on="k") or on=["k", "day"]; a condition on other columns goes into a filter after it; '
+            + _SPARKS,
         )
     return tuple(dict.fromkeys(names))
 
@@ -79,7 +83,8 @@ def _key_names(on: object) -> tuple[str, ...]:
 def _keeps_left(how: str) -> bool:
     if how not in _HOWS:
         raise GraphInvalid(
-            f"join: how='{how}' is not for two streams", hint='"inner" or "left"; swap the sides for "right"'
+            f"join: how='{how}' is not for two streams",
+            hint=f'"inner" or "left"; swap the sides for "right"; {_SPARKS}',
         )
     return _HOWS[how]
 

@@ -46,7 +46,10 @@ _FIRST = (
     'call dropDuplicates(["id"]) or dropDuplicatesWithinWatermark(["id"]) on the stream itself: epochs hold their state'
 )
 _COUNTED = 'number the rows of a key with groupBy(...).agg(outputMode="each row", number=ckpt.count()), then filter'
-_ORDER = "rows of a key arrive in the order of the source; order the table or topic where it is read"
+_ORDER = (
+    "rows of a key arrive in the order of the source; order the table or topic where it is read. The whole result of an "
+    'aggregation can be sorted, and cut by limit: transform(..., outputMode="complete")'
+)
 _TWO_STREAMS = (
     'join the streams themselves, on columns of the same name: orders.join(payments, on="k", ttl="1 day");'
     " or read one side as a static DataFrame"

@@ -32,7 +32,8 @@ def is_window(field: StructField) -> bool:
     if is_session_window(field):
         raise GraphInvalid(
             f"'{field.name}' is a session window: its keys merge, which agg does not do",
-            hint="keep sessions with applyInPandasWithState and a timeout",
+            hint="Spark's own aggregation merges them: stream.transform(lambda rows: rows.groupBy(...).agg(...)); "
+            "or keep sessions with applyInPandasWithState and a timeout",
         )
     return is_time_window(field)
 
