@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -82,7 +83,10 @@ class Bounds:
 
 
 class History:
-    """The files of a table in reading order. Caches the log entries that it read: commits never change."""
+    """The files of a table in reading order. Caches the log entries that it read: commits never change.
+
+    `columns`: the fields that the job reads, as JSON. They are those of the table's version `seen`.
+    """
 
     def __init__(
         self,
@@ -90,11 +94,13 @@ class History:
         storage_options: Mapping[str, str],
         on_change: OnChange,
         columns: Sequence[Mapping[str, Any]],
+        seen: int,
     ) -> None:
         self._table = table
         self._storage_options = dict(storage_options)
         self._on_change = on_change
         self._columns = columns
+        self._seen = seen
         self._cache: dict[tuple[bool, int], list[TableFile]] = {}
         self._opened: pafs.FileSystem | None = None
         self._newest_read: AppendedFiles | None = None
@@ -282,14 +288,34 @@ class History:
             raise another_table(self._table, version)
         check_mapping(self._table, metadata.get("configuration") or {})
         fields = {field["name"]: field["type"] for field in json.loads(metadata["schemaString"])["fields"]}
-        # An added column does not matter to a running job, which reads the columns of its start.
-        changed = [column["name"] for column in self._columns if fields.get(column["name"]) != column["type"]]
+        # Before the job's start the table may have had fewer columns: they are null in its files. A column that is
+        # added later does not matter: a running job reads the columns of its start.
+        same = _has_grown_to if version <= self._seen else operator.eq
+        changed = [column["name"] for column in self._columns if not same(fields.get(column["name"]), column["type"])]
         if changed:
+            again = "start the job again: it then reads the columns that the table has now, so adapt the job to them"
+            other = (
+                "the rows have other types than the table now: read it under another source name, with start='earliest'"
+            )
             raise SourceInvalid(
                 f"{self._table}: version {version} changes or drops columns that the job reads: {', '.join(changed)}",
-                hint="adapt the job to the new schema and start it again",
+                hint=again if version > self._seen else other,
                 version=version,
             )
+
+
+def _has_grown_to(before: Any, now: Any) -> bool:
+    """Return True if a column's type, None for no column, has become `now` by added columns or fields only."""
+    if before is None or before == now:
+        return True
+    if not isinstance(before, dict) or not isinstance(now, dict) or before.get("type") != now.get("type"):
+        return False
+    if now.get("type") != "struct":
+        return all(
+            _has_grown_to(before[part], now[part]) for part in ("elementType", "keyType", "valueType") if part in now
+        )
+    fields, grown = ({field["name"]: field["type"] for field in each["fields"]} for each in (before, now))
+    return fields.keys() <= grown.keys() and all(_has_grown_to(fields.get(name), kind) for name, kind in grown.items())
 
 
 def check_readable(table: str, features: Sequence[str], version: int) -> None:

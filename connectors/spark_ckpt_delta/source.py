@@ -182,6 +182,7 @@ class DeltaSource:
             self._settings.storage_options,
             self._settings.on_change,
             schema.jsonValue()["fields"],
+            opened.version(),
         )
         # The driver checks: the same error in Spark's planner process would arrive as a failed query with a
         # traceback.
@@ -194,6 +195,7 @@ class DeltaSource:
             spark.readStream.format(FORMAT_NAME)
             .options(**here.options())
             .option("schema", schema.json())
+            .option("version", opened.version())
             .option("cursor", json.dumps(position.cursor()))
             .load()
         )

@@ -37,7 +37,9 @@ class DeltaSettings(ReaderSettings):
 
 
 class DeltaDataSource(DataSource):
-    """Python data source for Spark. Options: `settings`, `secret_storage_options`, `cursor` and `schema`, all JSON."""
+    """Python data source for Spark. Options: `settings`, `secret_storage_options`, `cursor`, `schema` and its
+    `version`, all JSON.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -51,20 +53,21 @@ class DeltaDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a query; Spark ships a copy of it to every task."""
         settings = DeltaSettings.of_options(self.options)
-        return DeltaStreamReader(settings, schema, Position.of(json.loads(self.options["cursor"])))
+        initial = Position.of(json.loads(self.options["cursor"]))
+        return DeltaStreamReader(settings, schema, initial, int(self.options["version"]))
 
 
 class DeltaStreamReader(FileStreamReader):
     """Plans batches from the log. A batch may end between two files of one version, and the next one continues
-    there.
+    there. `seen`: the table's version that has the schema.
     """
 
-    def __init__(self, settings: DeltaSettings, schema: StructType, initial: Position) -> None:
+    def __init__(self, settings: DeltaSettings, schema: StructType, initial: Position, seen: int) -> None:
         super().__init__(initial.cursor(), settings.files_per_batch)
         self._settings = settings
         self._schema = schema
         columns: list[dict[str, Any]] = schema.jsonValue()["fields"]
-        self._history = History(settings.table, settings.storage_options, settings.on_change, columns)
+        self._history = History(settings.table, settings.storage_options, settings.on_change, columns, seen)
         self._last_version: int | None = None
 
     def prepareForTriggerAvailableNow(self) -> None:

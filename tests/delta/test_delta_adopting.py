@@ -67,7 +67,7 @@ def test_a_part_of_a_version_that_would_be_skipped_is_reported(tmp_path):
     table = WrittenTable(tmp_path / "table")
     table.version()
     table.version(removed=["part-0.parquet"])
-    history = History(str(table.root), {}, "skip", [])
+    history = History(str(table.root), {}, "skip", [], 0)
     history.require(Position(table.id, 1), 1)
     with pytest.raises(SourceInvalid, match="a part of version 1"):
         history.require(Position(table.id, 1, 1), 1)

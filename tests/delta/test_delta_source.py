@@ -30,7 +30,8 @@ NO_SPARK: Any = None
 def reader(table: Path, cursor: Cursor, **changes: Any) -> DeltaStreamReader:
     opened = DeltaTable(str(table))
     options = {"on_change": "fail", "files_per_batch": 100, "bytes_per_batch": 1 << 30} | changes
-    return DeltaStreamReader(DeltaSettings(str(table), **options), table_schema(opened), Position.of(cursor))
+    made = DeltaSettings(str(table), **options), table_schema(opened), Position.of(cursor), opened.version()
+    return DeltaStreamReader(*made)
 
 
 def start(table: Path, **options: Any) -> Cursor:
@@ -383,6 +384,23 @@ def test_a_changed_column_type_stops_the_source(table: Path) -> None:
 
     with pytest.raises(SourceInvalid, match="changes or drops columns that the job reads: id"):
         plan.latestOffset(dict(cursor), ReadMaxFiles(1))
+
+
+def test_a_job_that_starts_again_after_columns_were_added_reads_the_versions_before(tmp_path: Path) -> None:
+    path = str(tmp_path / "grown")
+    struct = pa.struct([("a", pa.int64())])
+    write_deltalake(path, pa.table({"id": [1], "s": pa.array([{"a": 1}], struct)}))
+    DeltaTable(path).alter.set_table_properties({"delta.logRetentionDuration": "interval 60 days"})
+    more = pa.struct([("a", pa.int64()), ("b", pa.string())])
+    added = pa.table({"id": [2], "s": pa.array([{"a": 2, "b": "x"}], more), "k": [5]})
+    write_deltalake(path, added, mode="append", schema_mode="merge")
+    cursor = start(tmp_path / "grown", start=0)
+    plan = reader(tmp_path / "grown", cursor)
+
+    end = plan.latestOffset(dict(cursor), ReadMaxFiles(9))
+
+    old, new = {"id": 1, "s": {"a": 1, "b": None}, "k": None}, {"id": 2, "s": {"a": 2, "b": "x"}, "k": 5}
+    assert rows_between(plan, cursor, end) == [old, new]
 
 
 def test_check_names_the_available_versions(table: Path) -> None:
