@@ -38,7 +38,8 @@ class SinkSubject:
     """A sink on a fresh, empty target, and access to that target without the sink's code.
 
     - `make`: creates the sink as a user's program does; called for every new driver.
-    - `rows`: the rows of epoch n (n from 1), at least two, of one schema; no two epochs share a row.
+    - `rows`: the rows of epoch n (n from 1), at least two, of one schema; no two epochs share a row, or a key if the sink
+      merges by key.
     - `shown`: every row that a reader of the target sees now. Only the columns of `rows` are compared.
     - `staged_in`: an empty folder for rows of a sink without a place of its own.
     - `spark`: for a sink that uses the session.

@@ -129,6 +129,15 @@ class MemorySink:
         self.open, self.open_rows = None, []
 
 
+class MergingSink(MemorySink):
+    """Keeps every promise, too: it has one row for each id."""
+
+    def write(self, output: EpochOutput, context: SinkContext) -> bool:
+        had = super().write(output, context)
+        self.target.rows = list({row["id"]: row for row in self.target.rows}.values())
+        return had
+
+
 class MemoryPublisher:
     def __init__(self, sink: MemorySink, context: SinkContext) -> None:
         self.sink = sink

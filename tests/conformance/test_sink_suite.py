@@ -6,7 +6,7 @@ from pathlib import Path
 
 import memory_sink as faulty
 import pytest
-from memory_sink import MemorySink, subject
+from memory_sink import MemorySink, MergingSink, subject
 
 from spark_ckpt.errors import CkptError
 from spark_ckpt.testing import PromiseBroken, SinkConformance, SinkSubject
@@ -74,6 +74,12 @@ class TestASinkWithoutAFault(SinkConformance):
     @pytest.fixture
     def subject(self, tmp_path: Path) -> SinkSubject:
         return subject(MemorySink, tmp_path)
+
+
+class TestASinkThatMergesByKey(SinkConformance):
+    @pytest.fixture
+    def subject(self, tmp_path: Path) -> SinkSubject:
+        return subject(MergingSink, tmp_path)
 
 
 class TestASinkThatStagesInAPlaceOfItsOwn(SinkConformance):
