@@ -19,7 +19,7 @@ from spark_ckpt.errors import RowsRefused
 from spark_ckpt.spark_internals.arrow_types import spark_schema_of
 from spark_ckpt.storage_errors import outage
 from spark_ckpt_delta.log import filesystem
-from spark_ckpt_delta.rules import expiring_transactions, how_to_write_again, not_writable, same_type
+from spark_ckpt_delta.rules import append_only, expiring_transactions, how_to_write_again, not_writable, same_type
 
 _INCARNATION = re.compile(r".*-i(\d+)-b\d+-[^/]*\.parquet")
 _UNDONE = (
@@ -69,6 +69,7 @@ def check_fits(
         *_layout(opened, output.files),
         *(each for staged in columns for each in _columns(opened, StructType([*staged, *partitions]))),
         *not_writable(opened),
+        *(append_only(opened) if output.replaces else ()),
     ]
     if found:
         raise refused(table, found, output, sink, how_to_write_again(table, opened, _UNDONE))
@@ -81,6 +82,7 @@ def check_fits_spark(
     columns: Sequence[StructType],
     partition_by: Sequence[str],
     sink: str,
+    merges: bool,
 ) -> None:
     """Engine spark: raise `RowsRefused` unless the statement can write every column under its name and type.
 
@@ -92,6 +94,8 @@ def check_fits_spark(
     if partition_by and list(partition_by) != list(now):
         found.append(_partitioned(partition_by, now))
     found += expiring_transactions(opened)
+    if merges or output.replaces:
+        found += append_only(opened)
     if found:
         raise refused(table, found, output, sink)
 

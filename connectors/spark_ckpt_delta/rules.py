@@ -36,10 +36,13 @@ _RETENTION = "delta.setTransactionRetentionDuration"
 """With this property, delta-spark's checkpoints omit older transactions and those without a time, such as
 deltalake's.
 """
+_APPEND_ONLY = "delta.appendOnly"
+_GENERATION, _IDENTITY = "delta.generationExpression", "delta.identity.start"
+_ALLOWS_GIVEN = "delta.identity.allowExplicitInsert"
 _PER_COLUMN = {
     "delta.invariants": "an invariant",
-    "delta.generationExpression": "a generation expression",
-    "delta.identity.start": "identity values",
+    _GENERATION: "a generation expression",
+    _IDENTITY: "identity values",
     "__CHAR_VARCHAR_TYPE_STRING": "a bounded length (char or varchar)",
 }
 _FIXED_ZONE = re.compile(r"(Etc/)?(Z|Zulu|UCT|UTC|UT|GMT)|(Etc/)?(UTC|UT|GMT)?[+-]\d{1,2}(:?\d\d){0,2}")
@@ -225,17 +228,46 @@ def check_zone(table: str, partition_by: Sequence[str], schema: StructType, zone
         )
 
 
-def check_schema(table: str, job: StructType, found: Mapping[str, Any]) -> None:
+def append_only(opened: DeltaTable) -> list[str]:
+    """Return the property by which the table refuses to lose or change rows, as text; empty if it is not set."""
+    return (
+        [f"{_APPEND_ONLY} = true forbids to replace rows"]
+        if opened.metadata().configuration.get(_APPEND_ONLY) == "true"
+        else []
+    )
+
+
+def check_merges(table: str, opened: DeltaTable) -> None:
+    """Raise `SinkInvalid` if the table refuses every merge."""
+    for problem in append_only(opened):
+        path = table.replace("`", "``")
+        raise SinkInvalid(
+            f"{table}: {problem}, and a merge replaces them",
+            hint=f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{_APPEND_ONLY}' = 'false'); or leave keys out",
+            table=table,
+        )
+
+
+def check_schema(table: str, job: StructType, found: Mapping[str, Any], generates: bool) -> None:
     """Raise `SinkInvalid`, with a table of the differences, unless both have the same columns of the same types.
 
     `found` is the table's schema in Spark's JSON form. A NOT NULL column of the table needs a non-nullable one of the
-    job.
+    job. `generates`: the engine fills generated and identity columns that the job lacks.
     """
     wanted = {field.name: field for field in job.fields}
     there = {field.name: field for field in StructType.fromJson(dict(found)).fields}
+    always = [name for name in wanted if name in there and there[name].metadata.get(_ALLOWS_GIVEN) is False]
+    if always:
+        raise SinkInvalid(
+            f"{table}: only the table gives values to {', '.join(always)} (GENERATED ALWAYS AS IDENTITY)",
+            hint="drop the columns from the job's rows",
+            table=table,
+        )
     rows = [("column", "job", "table")]
     for name in [*wanted, *(name for name in there if name not in wanted)]:
         ours, theirs = wanted.get(name), there.get(name)
+        if ours is None and theirs is not None and generates and {_GENERATION, _IDENTITY} & theirs.metadata.keys():
+            continue
         if ours is None or theirs is None or not same_type(ours.dataType, theirs.dataType):
             rows.append((name, _shown(ours), _shown(theirs)))
         elif ours.nullable and not theirs.nullable:

@@ -28,6 +28,7 @@ from spark_ckpt_delta.repair import command
 from spark_ckpt_delta.rules import (
     check_collations,
     check_markers_stay,
+    check_merges,
     check_names,
     check_names_for_delta_spark,
     check_partition_types,
@@ -64,7 +65,8 @@ class DeltaSink(SelectsRows):
       names these files, and takes 10 to 20 ms. It rewrites no file and needs no jars.
     - `engine="spark"`: delta-spark appends the staged rows. With `keys` it merges them: the last row of a key in an epoch
       replaces the table's row. This engine needs delta-spark's jars and about a second per epoch. It can write tables with
-      any feature that delta-spark supports. Use the same engine for a table in all jobs.
+      any feature that delta-spark supports; generated and identity columns may be absent from the rows. Use the same
+      engine for a table in all jobs.
     - `partition_by`: partition columns of a table that the sink creates. An existing table keeps its own partition columns.
     - `create`: True lets the sink create the table if it does not exist. The start of the job creates it; with engine
       "spark" the first epoch does.
@@ -231,7 +233,9 @@ class DeltaSink(SelectsRows):
         if self._engine == "deltalake":
             check_writable(self._table, opened)
         check_markers_stay(self._table, opened)
-        check_schema(self._table, schema, json.loads(opened.schema().to_json()))
+        check_schema(self._table, schema, json.loads(opened.schema().to_json()), generates=self._engine == "spark")
+        if self._rule.keys:
+            check_merges(self._table, opened)
         check_partitioning(self._table, opened.metadata().partition_columns, self._partition_by)
 
     def _opened(self) -> DeltaTable | None:

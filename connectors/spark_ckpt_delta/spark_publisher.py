@@ -152,7 +152,8 @@ class SparkPublisher:
         opened = self._opened()
         if opened is not None:
             columns = self._columns.of(output)
-            check_fits_spark(self._table, opened, output, columns, self._partition_by, self._context.sink)
+            merges = bool(self._rule.keys)
+            check_fits_spark(self._table, opened, output, columns, self._partition_by, self._context.sink, merges)
 
     def _failure_of(self, output: EpochOutput) -> PySparkException | Py4JError | None:
         try:

@@ -591,11 +591,14 @@ def test_our_transaction_settings_do_not_skip_the_users_own_writes(spark: SparkS
 
 
 @pytest.mark.long  # in the gate: tests/delta/test_delta_crash.py
-def test_a_failing_statement_is_retriable_and_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_failing_statement_is_retriable_and_leaves_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outbox, table = tmp_path / "outbox", tmp_path / "table"
-    side = publisher(spark, table, keys=["key"])
+    side: Any = publisher(spark, table, keys=["key"])
     side.publish(output(outbox, 1, [stage(outbox, [("a", 1)])]))
-    spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('delta.appendOnly' = 'true')")
+    real = side.newest_per_key
+    monkeypatch.setattr(side, "newest_per_key", lambda decided: real(decided).where("raise_error(key) IS NULL"))
 
     with pytest.raises(PublishFailed) as caught:
         side.publish(output(outbox, 2, [stage(outbox, [("a", 2)])]))
@@ -617,6 +620,27 @@ def test_a_constraint_that_deltalake_refuses_is_kept_by_the_spark_engine(spark: 
     with pytest.raises(RowsRefused, match="CHECK constraint"):
         sink.publisher(spark, context()).publish(output(outbox, 1, [stage(outbox, [("b", -1)])]))
     assert rows_of(spark, table) == [("a", 1)]
+
+
+@pytest.mark.parametrize("keys", [[], ["key"]])
+def test_a_table_that_gives_values_itself_gets_rows_without_these_columns(
+    spark: SparkSession, tmp_path: Path, keys: list[str]
+) -> None:
+    outbox, table = tmp_path / "outbox", tmp_path / "table"
+    columns = (
+        "key STRING, total BIGINT, twice BIGINT GENERATED ALWAYS AS (total * 2), n BIGINT GENERATED ALWAYS AS IDENTITY"
+    )
+    spark.sql(f"CREATE TABLE delta.`{table}` ({columns}) USING delta")
+    sink = DeltaSink(str(table), engine="spark", keys=keys)
+    sink.check(spark, ROWS)
+
+    sink.publisher(spark, context()).publish(output(outbox, 1, [stage(outbox, [("a", 1), ("b", 2)])]))
+
+    found = rows_of(spark, table)
+    assert [row[:3] for row in found] == [("a", 1, 2), ("b", 2, 4)]
+    assert len({row[3] for row in found}) == 2
+    with pytest.raises(SinkInvalid, match="only the table gives values to n"):
+        DeltaSink(str(table), engine="spark").check(spark, StructType([*ROWS, StructField("n", LongType())]))
 
 
 def test_one_engine_owns_a_table(spark: SparkSession, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,22 @@ def test_a_change_that_does_not_affect_the_rows_is_no_conflict(
     publisher.publish(staged)
 
     assert [each for each in ids(table) if each < 100] == [1, 2, 3]
+
+
+def test_a_table_that_only_takes_appends_is_refused_by_name(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_ckpt_delta.sink.require_delta_spark", lambda spark: None)
+    publisher = opened(table)
+    publisher.publish(output(table, 1, [stage(table, rows(1))]))
+    metadata(str(table), configuration={"delta.appendOnly": "true"})
+    job = StructType([StructField("id", LongType()), StructField("city", StringType())])
+
+    with pytest.raises(RowsRefused, match=r"delta\.appendOnly = true forbids to replace rows"):
+        publisher.publish(replace(output(table, 2, [stage(table, rows(2))]), replaces=True))
+    with pytest.raises(SinkInvalid, match=r"delta\.appendOnly = true forbids to replace rows, and a merge") as caught:
+        DeltaSink(str(table), engine="spark", keys=["id"]).check(NO_SPARK, job)
+    assert "'delta.appendOnly' = 'false'" in caught.value.hint
+    publisher.publish(output(table, 2, [stage(table, rows(2))]))
+    assert ids(table) == [1, 2]
 
 
 def test_the_type_of_a_partition_column_is_compared_though_files_lack_it(tmp_path: Path) -> None:
