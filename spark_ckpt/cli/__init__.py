@@ -8,6 +8,9 @@ from __future__ import annotations
 
 def main() -> None:
     """Run the command line; never returns normally. Commands load here, not at the import of the package."""
-    from spark_ckpt.cli.app import run
+    try:
+        from spark_ckpt.cli.app import run
 
-    run()
+        run()
+    except KeyboardInterrupt:  # while modules load, which takes longer than many a command
+        raise SystemExit(130) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import sys
@@ -14,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 import spark_ckpt
-from spark_ckpt.cli.output import print_line
+from spark_ckpt.cli.output import flush, print_line
 from spark_ckpt.cli.verbs import GROUPS, OTHER, find_verbs, verbs
 from spark_ckpt.errors import CkptError
 
@@ -90,24 +91,32 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
     Exits without finalising the interpreter. Arrow's threads may still release memory; without an interpreter they
     abort the process (exit code 134, in one of eight short runs).
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a user's data may have characters that its encoding lacks
     code = exit_code(list(sys.argv[1:] if arguments is None else arguments))
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # the reader of the pipe has ended (`spark-ckpt list ... | head`)
-            stream.flush()
+    with contextlib.suppress(OSError):
+        sys.stderr.flush()
     os._exit(code)
 
 
 def exit_code(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code. Errors go to stderr, as JSON if the command has --json."""
     try:
-        application(arguments[0] if arguments else None)(args=list(arguments), prog_name="spark-ckpt")
-    except SystemExit as ending:  # raised by typer: done, wrong use, interrupted
-        return ending.code if isinstance(ending.code, int) else 0
+        code = _ended(arguments)
+        flush()
     except CkptError as error:
         _tell(error, "--json" in arguments)
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
+    return code
+
+
+def _ended(arguments: Sequence[str]) -> int:
+    try:
+        application(arguments[0] if arguments else None)(args=list(arguments), prog_name="spark-ckpt")
+    except SystemExit as ending:  # raised by typer: done, wrong use, interrupted
+        return ending.code if isinstance(ending.code, int) else 0
     return 0
 
 

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import codecs
 import datetime
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
+from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.json_values import plain
 
 if TYPE_CHECKING:
     from spark_ckpt.connector import Json
 
 Row = Sequence[object]
+
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | str.maketrans(
+    {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
+)
+"""A user's data may have characters that break a table, or that a terminal takes for a command."""
 
 
 class Id(int):
@@ -27,12 +35,33 @@ class Id(int):
 
 def print_json(value: Json) -> None:
     """Print one JSON document on stdout."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
+    is_utf8 = codecs.lookup(sys.stdout.encoding or "ascii").name == "utf-8"
+    print_line(json.dumps(value, ensure_ascii=not is_utf8, indent=2, allow_nan=False))
 
 
 def print_line(text: str = "") -> None:
-    """Print one line of text."""
-    sys.stdout.write(text + "\n")
+    """Print one line of text. Raises `ConfigInvalid` if stdout takes it not, for example on a full disk."""
+    with _writes():
+        sys.stdout.write(text + "\n")
+
+
+def flush() -> None:
+    """Write what stdout has buffered, unless the reader of the pipe has ended. Raises `ConfigInvalid`, as `print_line`."""
+    with suppress(BrokenPipeError), _writes():
+        sys.stdout.flush()
+
+
+@contextmanager
+def _writes() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:  # the reader has ended (`spark-ckpt list ... | head`), and typer ends the command
+        raise
+    except OSError as error:
+        raise ConfigInvalid(
+            f"the output cannot be written: {error.strerror}",
+            hint="free space there or write it elsewhere; a command that changes something has already done it",
+        ) from error
 
 
 def print_facts(facts: Mapping[str, object]) -> None:
@@ -48,7 +77,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Row], shown: Callable[[ob
 
     `shown` formats values: readable by default, `datum` for a user's data.
     """
-    heading, *body = _aligned(columns, [list(row) for row in rows], shown or cell)
+    heading, *body = _aligned([cell(name) for name in columns], [list(row) for row in rows], shown or cell)
     if sys.stdout.isatty():
         Console(highlight=False).print(Text(heading, style="bold"), soft_wrap=True)
     else:
@@ -63,7 +92,7 @@ def datum(value: object) -> str:
 
 
 def cell(value: object) -> str:
-    """Return a value in readable form."""
+    """Return a value in readable form, on one line."""
     if isinstance(value, Id):
         return str(int(value))
     if value is None:
@@ -79,8 +108,8 @@ def cell(value: object) -> str:
     if isinstance(value, datetime.datetime):
         return value.isoformat(sep=" ")
     if isinstance(value, list | tuple | dict):
-        return json.dumps(plain(value), ensure_ascii=False)
-    return str(value)
+        value = json.dumps(plain(value), ensure_ascii=False)
+    return str(value).translate(_CONTROLS)
 
 
 def size(count: int) -> str:
