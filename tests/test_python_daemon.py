@@ -1,12 +1,16 @@
 """PySpark's worker daemon of this library imports the modules of tasks before it forks workers."""
 
 import importlib
+import os
+import socket
+import struct
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
-from spark_ckpt.spark_internals.python_workers import print_unless_hung_up_on, silent_when_hung_up_on
+from spark_ckpt.spark_internals.python_workers import print_error_unless_hung_up_on, print_unless_hung_up_on
 from spark_ckpt.tasks import python_daemon
 from tests.test_architecture import modules_of_row, within
 
@@ -15,7 +19,6 @@ def served(monkeypatch, *arguments):
     """Return the modules that the daemon imports before it serves."""
     imported = []
     monkeypatch.setattr("pyspark.daemon.manager", lambda: imported.append("serves"))
-    monkeypatch.setattr("pyspark.daemon.worker", lambda sock, authenticated: 0)
     monkeypatch.setattr(python_daemon.sys, "argv", ["daemon", *arguments])
     monkeypatch.setattr(python_daemon.importlib, "import_module", imported.append)
     monkeypatch.setattr(python_daemon.gc, "freeze", lambda: None)
@@ -23,24 +26,45 @@ def served(monkeypatch, *arguments):
     return imported
 
 
-def raising(error):
-    def worker(sock, authenticated):
-        raise error
+def started_daemon(sockets):
+    """A daemon that serves Unix sockets in a folder, and the place at which Spark asks it for a worker."""
+    asked = {"PYTHON_UNIX_DOMAIN_ENABLED": "true", "PYTHON_WORKER_FACTORY_SOCK_DIR": str(sockets)}
+    daemon = subprocess.Popen(
+        [sys.executable, "-m", "spark_ckpt.tasks.python_daemon", "of_no_tasks"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | asked,
+    )
+    (length,) = struct.unpack("!i", daemon.stdout.read(4))
+    return daemon, daemon.stdout.read(length).decode()
 
-    return worker
+
+def test_workers_whose_connection_spark_closes_end_silently():
+    """Spark stops a task before its worker has answered that it was forked, or before it has read the task."""
+    with tempfile.TemporaryDirectory() as sockets:
+        daemon, place = started_daemon(sockets)
+        for answers in (0, 4):
+            with socket.socket(socket.AF_UNIX) as spark:
+                spark.connect(place)
+                assert len(spark.recv(answers)) == answers
+        _, said = daemon.communicate(timeout=60)  # closes its input, at which it ends
+
+    assert said.decode() == ""
 
 
 @pytest.mark.parametrize(
-    "error", [BrokenPipeError(), ConnectionResetError(), EOFError()], ids=lambda each: type(each).__name__
+    ("error", "says"),
+    [(BrokenPipeError(), False), (ConnectionResetError(), False), (EOFError(), False), (ValueError("theirs"), True)],
+    ids=lambda each: type(each).__name__,
 )
-def test_a_worker_whose_connection_spark_closes_ends_silently(error):
-    assert silent_when_hung_up_on(raising(error))(None, True) == 1
-
-
-def test_any_other_end_of_a_worker_is_left_to_spark():
-    with pytest.raises(ValueError, match="theirs"):
-        silent_when_hung_up_on(raising(ValueError("theirs")))(None, True)
-    assert silent_when_hung_up_on(lambda sock, authenticated: 7)(None, True) == 7
+def test_only_the_error_of_a_closed_connection_is_not_printed(error, says, capsys):
+    with pytest.raises(type(error)):
+        try:
+            raise error
+        finally:
+            print_error_unless_hung_up_on()
+    assert ("Traceback" in capsys.readouterr().err) is says
 
 
 def test_a_last_write_that_spark_does_not_read_prints_nothing(capsys):

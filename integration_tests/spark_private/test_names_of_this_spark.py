@@ -215,12 +215,14 @@ def jars_of_spark() -> Path:
     return Path(pyspark.__file__).parent / "jars"
 
 
-@of("pyspark.daemon.worker")
+@of("pyspark.daemon.traceback")
 def _() -> None:
-    assert list(inspect.signature(importlib.import_module("pyspark.daemon").worker).parameters) == [
-        "sock",
-        "authenticated",
-    ]
+    source = inspect.getsource(importlib.import_module("pyspark.daemon").manager)
+    forked = source[source.index("if pid == 0:") :]
+    assert forked.index("write_int(os.getpid(), outfile)") < forked.index("code = worker(")
+    assert (
+        forked.index("code = worker(") < forked.index("except BaseException:\n") < forked.index("traceback.print_exc()")
+    )
 
 
 @of("daemon failed to flush")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
+import traceback
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from spark_ckpt.spark_internals.names import SparkName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from socket import socket
     from types import TracebackType
 
     from pyspark.sql import SparkSession
@@ -31,7 +31,8 @@ NAMES = (
         "pyspark.daemon.manager", "pyspark.daemon (python/pyspark/daemon.py)", "serve_workers", "no Python worker starts",
     ),
     SparkName(
-        "pyspark.daemon.worker", "pyspark.daemon (python/pyspark/daemon.py)", "serve_workers", "no Python worker starts",
+        "pyspark.daemon.traceback", "pyspark.daemon (python/pyspark/daemon.py)", "print_error_unless_hung_up_on",
+        "the console shows a BrokenPipeError of each worker that Spark stops before it answers or while it reads",
     ),
     SparkName(
         "daemon failed to flush", "pyspark.daemon (python/pyspark/daemon.py)", "print_unless_hung_up_on",
@@ -100,25 +101,18 @@ def serve_workers() -> None:
     """
     from pyspark import daemon
 
-    daemon.worker = silent_when_hung_up_on(daemon.worker)  # type: ignore[assignment]
+    vars(daemon)["traceback"] = SimpleNamespace(**vars(traceback) | {"print_exc": print_error_unless_hung_up_on})
     vars(daemon)["print"] = print_unless_hung_up_on
     daemon.manager()
 
 
-def silent_when_hung_up_on(worker: Callable[[socket, bool], int]) -> Callable[[socket, bool], int]:
-    """Wrap a worker so that it ends with code 1 if Spark has closed the connection.
+def print_error_unless_hung_up_on() -> None:
+    """Print the error that ends a worker as the daemon does, but not that of a connection that Spark has closed.
 
-    Spark stops a task in this way, and every task when a program ends. Without the wrapper the user would see Spark's
-    traceback.
+    Spark closes it to stop a task, also one whose worker has not yet answered that it was forked, and at the end of a program.
     """
-
-    def silent(sock: socket, authenticated: bool) -> int:
-        try:
-            return worker(sock, authenticated)
-        except (BrokenPipeError, ConnectionResetError, EOFError):
-            return 1
-
-    return silent
+    if not isinstance(sys.exc_info()[1], BrokenPipeError | ConnectionResetError | EOFError):
+        traceback.print_exc()
 
 
 def print_unless_hung_up_on(text: str, **options: Any) -> None:
