@@ -21,7 +21,12 @@ surrogates.
 
 
 def local_path(path: str) -> Path | None:
-    """Return the path on a local (or mounted) file system of a path or `file:` URI; None for any other URI."""
+    """Return the path on a local (or mounted) file system of a path or `file:` URI; None for any other URI.
+
+    Raises `ConfigInvalid` for anything but a text, such as a `pathlib.Path`.
+    """
+    if not isinstance(path, str):
+        raise ConfigInvalid(f"{path!r} is no text", hint=f"write a path or URL as text: str({path!r})")
     if uri := _FILE.match(path):
         return Path(unquote(path[uri.end() :]))
     return None if "://" in path else Path(path)
@@ -47,6 +52,8 @@ def check_table_path(path: str, of: str) -> None:
     `of`: "a store" or "a table", for the error.
     """
     local = local_path(path)
+    if not path:  # it would be the working folder
+        raise ConfigInvalid(f"the path of {of} is empty", hint="give a folder or a URL")
     found = _REFUSED.search(unquote(path) if local is None else str(local.absolute()))
     if found is not None:
         raise ConfigInvalid(

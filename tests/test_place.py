@@ -53,8 +53,21 @@ def test_a_store_opens_again_at_every_path_that_is_not_refused(tmp_path, name):
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+OPENED = [lambda path: Store.open(path, "orders"), existing_store, DeltaSink, DeltaSource]
+
+
+@pytest.mark.parametrize("opened", OPENED)
+def test_a_path_that_is_no_text_or_empty_is_refused_with_advice(tmp_path, monkeypatch, opened):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigInvalid, match=r"write a path or URL as text: str\("):
+        opened(tmp_path / "x")
+    with pytest.raises(ConfigInvalid, match="is empty"):
+        opened("")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.parametrize("opened", [lambda path: Store.open(path, "orders"), existing_store, DeltaSink, DeltaSource])
+@pytest.mark.parametrize("opened", OPENED)
 def test_a_path_that_deltalake_reads_as_another_one_is_refused_before_any_change(tmp_path, name, opened):
     for path in (str(tmp_path / name / "x"), (tmp_path / name / "x").as_uri()):
         with pytest.raises(ConfigInvalid) as refused:

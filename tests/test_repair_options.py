@@ -1,4 +1,7 @@
-"""The repair commands refuse an unusable `--options-file` with a typed error, and never show a value of it."""
+"""The repair commands refuse an unusable `--options-file`, and report an unreachable broker, with typed errors.
+
+They never show a value of the file.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from spark_ckpt_delta.repair import main as repair_table
+from spark_ckpt_kafka.control import ControlError
 from spark_ckpt_kafka.repair import main as repair_topic
 
 from spark_ckpt.connector_parts.options_file import read_options
-from spark_ckpt.errors import ConfigInvalid
+from spark_ckpt.errors import ConfigInvalid, PublishFailed
 
 COMMANDS = [
     pytest.param(repair_topic, ["--servers", "127.0.0.1:1", "--topic", "t", "--group", "s.out.0"], id="kafka"),
@@ -45,6 +49,19 @@ def test_an_unusable_options_file_is_an_error_with_advice(
     assert shown.startswith(f"[{ConfigInvalid.condition}] {path}")
     assert "next: write one JSON object" in shown
     assert "secret" not in shown
+
+
+def test_a_broker_that_does_not_answer_is_an_error_with_advice(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def silent(*_: object) -> str:
+        raise ControlError("no answer from h:1", hint="check that it runs", retriable=True)
+
+    monkeypatch.setattr("spark_ckpt_kafka.repair.show", silent)
+
+    assert repair_topic(["--servers", "h:1", "--topic", "t", "--group", "s.out.0", "show"]) == PublishFailed.exit_code
+    shown = capsys.readouterr().err
+    assert shown == f"[{PublishFailed.condition}] no answer from h:1\n  next: check that it runs\n"
 
 
 def test_options_are_texts_as_clients_read_them(tmp_path: Path) -> None:

@@ -38,9 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             declare(connection, given.group, given.topic, given.epoch, given.lanes, others)
             _say(show(connection, given.group, given.topic))
-    except (CkptError, ControlError) as error:
-        sys.stderr.write(f"{error}\n")
-        return error.exit_code if isinstance(error, CkptError) else 9
+    except CkptError as error:
+        return _refused(error)
+    except ControlError as error:
+        return _refused(PublishFailed(error.what, hint=error.hint))
     return 0
 
 
@@ -132,6 +133,11 @@ def _parser() -> argparse.ArgumentParser:
     for verb in ("find", "set"):
         verbs.add_parser(verb).add_argument("epoch", type=int)
     return parser
+
+
+def _refused(error: CkptError) -> int:
+    sys.stderr.write(f"{error}\n")
+    return error.exit_code
 
 
 def _say(text: str) -> None:

@@ -164,6 +164,8 @@ class KafkaSource:
         shown_group: str | None = None,
         value: Values | None = None,
     ) -> None:
+        if not isinstance(topic, str | None) or isinstance(topics, str):
+            raise ConfigInvalid("topic is one name, topics are several", hint=_SPARKS["subscribe"])
         named = [topic] if topic else list(topics)
         if bool(named) == bool(pattern) or (topic and topics):
             raise ConfigInvalid("a Kafka source reads one of: topic, topics, pattern", hint="give exactly one of them")

@@ -163,6 +163,8 @@ def test_producer_options_that_cannot_work_are_refused(options: dict[str, Any]) 
     [
         {},
         {"topic": "a", "topics": ["b"]},
+        {"topic": ["a", "b"]},
+        {"topics": "ab"},
         {"topic": "a", "pattern": "b"},
         {"pattern": "("},
         {"topic": "a", "options": {"subscribe": "b"}},

@@ -164,3 +164,8 @@ def test_the_page_answers_under_a_configured_name(world):
 def test_an_address_in_use_is_reported(server):
     with pytest.raises(ConfigInvalid, match="cannot be served at 127"):
         PageServer([], "127.0.0.1", urlsplit(server.url).port)
+
+
+def test_an_address_of_another_machine_is_refused_with_advice():
+    with pytest.raises(ConfigInvalid, match="or an address of this machine"):
+        PageServer([], "192.0.2.1", 0)

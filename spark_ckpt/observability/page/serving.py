@@ -79,5 +79,6 @@ def _listening(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise ConfigInvalid(
-            f"the page cannot be served at {host}:{port}: {error.strerror}", hint="give another --port"
+            f"the page cannot be served at {host}:{port}: {error.strerror}",
+            hint="give another port, or an address of this machine",
         ) from error
