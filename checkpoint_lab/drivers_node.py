@@ -80,7 +80,7 @@ class View(MemoryTable):
             super().append(new)
         except CommitLost:
             if not self.acts:
-                raise StoreUnreachable("nobody waits for this commit") from None
+                raise StoreUnreachable("no process waits for this commit") from None
             raise
 
     def _require_answer(self) -> None:
@@ -373,7 +373,7 @@ def judge_silence(nodes: Iterable[DriverNode], lease: ObservedLease, now: int) -
         gone = lease.holder is None and lease.host == node.host
         nobodys = waited if lease.free else min(waited, now - lease.since.death) if gone else 0
         if nobodys > _bound(node, node.times.read_ms):
-            raise NotAtOnce(f"{node.name} has watched for {waited} ms a lease that is nobody's", (node.name,))
+            raise NotAtOnce(f"{node.name} has watched for {waited} ms a lease without a holder", (node.name,))
         if waited > _bound(node, _term(node.times)):
             raise TooLate(f"{node.name} has watched for {waited} ms a lease that is silent", (node.name,))
 

@@ -497,7 +497,7 @@ class DriversWorld(World):
         log_state = self.observer.state()
         contradiction = log_state.contradiction()
         if contradiction or not self.outside.decided:
-            raise NoEnd(contradiction or "nobody decides epochs any more")
+            raise NoEnd(contradiction or "no driver commits epochs any more")
 
     def names(self) -> Sequence[str]:
         """Return the hosts."""

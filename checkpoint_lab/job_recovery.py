@@ -410,7 +410,7 @@ class RecoverableJob(JobWorld):
     def _fence(self, process: Process, failed: bool) -> None:
         if failed:
             process.machine = process.transport = None
-            process.let_go()
+            process.abandon_work()
             # The fence of a failed process rises with the plan, before its successor begins: a late write would change the
             # records that the plan was computed from.
             process.storage.fence.raise_to(self.incarnation)

@@ -83,7 +83,7 @@ def picture_of(world: LeaseWorld) -> Hashable:
         world.store.applied,
         tuple(world.passed.values()),
         tuple(world.budget.values()),
-        None if world.owed is None else frozenset(world.owed),
+        None if world.unpublished is None else frozenset(world.unpublished),
     )
 
 
@@ -220,7 +220,7 @@ class LeaseWorld(World):
         self.store = LeasedCheckpoint()
         self.published: list[int] = []
         self.passed = dict.fromkeys(self.nodes, 0)
-        self.owed: set[ProcessId] | None = None
+        self.unpublished: set[ProcessId] | None = None
         """After the calm: nodes that have not published since."""
         self.counter: Counter[str] = Counter()
         for node in self.nodes.values():
@@ -270,7 +270,7 @@ class LeaseWorld(World):
 
     def drain_choices(self) -> Sequence[Choice]:
         """Return work, and time without any, until every secondary has published since the calm."""
-        if self.owed is not None and not self.owed - {self.leader} and self.leader is not None:
+        if self.unpublished is not None and not self.unpublished - {self.leader} and self.leader is not None:
             return []
         return [choice for choice in self.choices() if choice[0] != "command"] or self.timers()
 
@@ -300,7 +300,7 @@ class LeaseWorld(World):
                 yield "append", node.name
             if self.budget["command"]:
                 yield "command", node.name
-        if self.owed is not None or self._leases_left():
+        if self.unpublished is not None or self._leases_left():
             yield from (("tick", node.name, pick) for pick in self._picks(primary, node.local(self.now)))
 
     def _leases_left(self) -> bool:
@@ -539,8 +539,8 @@ class LeaseWorld(World):
         judge_publish(self.published, upload.checkpoint.token, upload.node)
         self.published.append(upload.checkpoint.token)
         self.store = upload.checkpoint
-        if self.owed is not None:
-            self.owed.discard(upload.node)
+        if self.unpublished is not None:
+            self.unpublished.discard(upload.node)
 
     def _do_answer(self, name: ProcessId, token: int) -> None:
         answer = next(each for each in self.answers if (each.node, each.token) == (name, token))
@@ -568,12 +568,12 @@ class LeaseWorld(World):
         self.cuts.clear()
         for node in self.nodes.values():
             node.paused = False
-        self.owed = set(self.nodes)
+        self.unpublished = set(self.nodes)
 
     def judge(self) -> None:
         """Judge the end: every secondary has published since the calm, and the logs agree."""
         judge_logs(self.nodes, self.log)
-        late = (self.owed or set()) - {self.leader}
+        late = (self.unpublished or set()) - {self.leader}
         if late:
             raise NoEnd(f"{sorted(late)} never publish", sorted(late))
 

@@ -38,7 +38,7 @@ from spark_ckpt.coordination.messages import (
 from spark_ckpt.coordination.reports import Report
 from spark_ckpt.epochs.identity import Confirmed, Found, Standing, known, reconciled
 from spark_ckpt.epochs.records import Manifest, SinkAck
-from spark_ckpt.epochs.restore import LATEST, RestoreTarget, newest_whole, owed_rows
+from spark_ckpt.epochs.restore import LATEST, RestoreTarget, newest_whole, unpublished_rows
 from spark_ckpt.epochs.ways_back import choice_unseen, way_back, whole_manifests
 from spark_ckpt.errors import CkptError, EpochDamaged, PublishFailed
 from spark_ckpt.store.epoch_log import EpochLog
@@ -218,14 +218,14 @@ class OperatedTruth:
         """O1: no row is shown more often than an operator accepted."""
         for sink in SINKS:
             often = {row: count for row, count in self.shown(sink).items() if count > 1 + self.accepted[sink][row]}
-            ensure(not often, "O1", f"{sink} shows {often}, nobody was told")
+            ensure(not often, "O1", f"{sink} shows {often}, and no error said so")
 
     def judge_end(self, epoch: int) -> None:
         """O2: every sink shows every row that the job has read."""
         read = {row for each in self.store.by_number[epoch].lineage() for row in each.reads} if epoch else set[Read]()
         for sink in SINKS:
             lost = sorted(read - set(self.shown(sink)))
-            ensure(not lost, "O2", f"{sink} never shows {lost}, nobody accepted that")
+            ensure(not lost, "O2", f"{sink} never shows {lost}, and no operator accepted that")
 
 
 def _cursor(manifest: Manifest) -> Read:
@@ -273,10 +273,12 @@ class OperatedDriver:
         found = Found({SOURCE: {"topic": topic}}, {sink: {"table": each.identity} for sink, each in targets.items()})
         log_state = self.log.state()
         choice = choice_unseen(log_state, start.restore, self.log.manifest, self.log.verify)
-        _standing(self.log, choice.base, owed_rows(choice.base, choice.unpublished), found, start)
+        _standing(self.log, choice.base, unpublished_rows(choice.base, choice.unpublished), found, start)
         point = self.log.begin_incarnation(HOLDER, start.restore, 1_000, takeover=True)
         self.point = point
-        standing = _standing(self.log, point.manifest, owed_rows(point.manifest, point.unpublished), found, start)
+        standing = _standing(
+            self.log, point.manifest, unpublished_rows(point.manifest, point.unpublished), found, start
+        )
         self.fresh = bool(standing.fresh)
         self.core = core_of(shape, point, self.log.state().acked, standing)
         self.now_ms = 0
@@ -405,13 +407,13 @@ class OperatedDriver:
 
 
 def _standing(
-    log: EpochLog, base: Manifest, owed: Mapping[str, list[Manifest]], found: Found, start: Start
+    log: EpochLog, base: Manifest, unpublished: Mapping[str, list[Manifest]], found: Found, start: Start
 ) -> Standing:
     log_state = log.state()
     said = known(
         log_state, base, log.manifest, lambda: whole_manifests(log_state, base.epoch, log.manifest, log.verify)
     )
-    return reconciled(said, found, start.confirmed, owed, log_state.last)
+    return reconciled(said, found, start.confirmed, unpublished, log_state.last)
 
 
 def merged(start: Start, restore: RestoreTarget, new_sink: str, new_source: str) -> Start:

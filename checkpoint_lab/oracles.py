@@ -160,7 +160,7 @@ def judge_delivery(truth: Truth, processes: Mapping[ProcessId, Process], at: Pro
     """Judge one delivery (O1, O3, O9). Return the message's bit."""
     bit = truth.of(message) or truth.believe(message, at.incarnation)
     if bit is None:
-        raise Orphan(f"{at.name} delivers {describe(message)}, which nobody sent", [at.name], [describe(message)])
+        raise Orphan(f"{at.name} delivers {describe(message)}, which no process sent", [at.name], [describe(message)])
     # `received` is part of the restored state: a delivery that a recovery undid may come again.
     if at.state.received & bit:
         raise WrongEffect(f"{at.name} delivers {describe(message)} twice", [at.name], [describe(message)])

@@ -203,7 +203,7 @@ class OutboxDriver:
         """Let Spark commit the batch. O2: the outbox has decided it."""
         batch = self.checkpoint.batch(self.at)
         known = any(each.spark_batch == batch for each in self.store.manifests())
-        ensure(known, "O2", f"Spark commits batch {self.at}, and the outbox never decided it")
+        ensure(known, "O2", f"Spark commits batch {self.at}, and the outbox never committed it")
         self.returned = False
         try:
             self.checkpoint.commit(self.at)
@@ -291,7 +291,7 @@ class OutboxDriver:
         )
         tip = self.store.by_number.get(self.store.tip)
         again = tip is not None and tip.spark_batch == self.checkpoint.batch(self.at)
-        ensure(not again, "O5", f"batch {self.at} is the newest that was decided, and a branch shows it again")
+        ensure(not again, "O5", f"batch {self.at} is the newest committed one, and a branch shows it again")
 
     def _write(self, how: str, append: Callable[[], object]) -> None:
         """Append to the log. "again": the first attempt is done and not answered, the second one finds it."""
@@ -399,7 +399,7 @@ class OutboxDriver:
         log = self.log
         try:
             advised = with_publish_advice(
-                error, sink, output.epoch, output.beside, log.state, log.manifest, self.store.verify, "store"
+                error, sink, output.epoch, output.diverged, log.state, log.manifest, self.store.verify, "store"
             )
         except CkptError:  # the log was replaced by an older one
             return error
@@ -472,7 +472,7 @@ class OutboxDriver:
         except StopIteration:
             ensure(False, "O6", f"the function returns in spite of {error}")
         else:
-            ensure(False, "O6", f"the function goes on in spite of {error}")
+            ensure(False, "O6", f"the function continues in spite of {error}")
 
     def _return(self) -> None:
         """End a call. O3: it has run the whole plan, once. O2: after a recovery, nothing that Spark committed is missing."""

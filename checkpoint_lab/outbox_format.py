@@ -207,5 +207,5 @@ class FormatWorld(OutboxWorld):
         assert isinstance(driver, FormatDriver)  # noqa: S101 - this world has no other
         self.counter["move"] += 1
         driver.moves_left -= 1
-        self.tell("driver", "recover", f"goes on in {where} process")
+        self.tell("driver", "recover", f"continues in {where} process")
         driver.move(where)

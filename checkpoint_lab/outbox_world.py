@@ -164,7 +164,7 @@ class OutboxWorld(World):
     def _ways(self, error: CkptError) -> list[Choice]:
         """Return the steps that the error names. O10: there is one."""
         hint, found = error.hint, list[Choice]()
-        if "take restore= out" in hint or "go on where the job stands" in hint or isinstance(error, EpochNotFound):
+        if "take restore= out" in hint or "continue where the job stopped" in hint or isinstance(error, EpochNotFound):
             return [("take out",)]
         if "bring back the checkpoint" in hint or "bring it back" in hint:
             found += [("bring back",)] if any(map(self._continues, self.shelf)) else []
@@ -175,7 +175,7 @@ class OutboxWorld(World):
         if "accept-loss" in hint:
             # without a rollback, a sink cannot say whether it has the epochs that the older log calls unpublished
             log_state = self.store.look().state()
-            sure = not any(log_state.awaited(sink) for sink in SINKS)
+            sure = not any(log_state.unsettled(sink) for sink in SINKS)
             found += [("accept loss", back) for back in ((True, False) if sure else (True,))]
         if isinstance(error, PublishConflict) and any(sink.forgotten for sink in self.sinks.values()):
             found.append(("declare",))

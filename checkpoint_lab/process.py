@@ -281,14 +281,14 @@ class Process:
 
     def begin_life(self, machine: AnyMessageMachine) -> None:
         """Start a new machine; events due to the old one are dropped."""
-        self.let_go()
+        self.abandon_work()
         self.machine = machine
         self.incarnation = machine.incarnation
         self.frozen = False
         self.held = set()
         self.timers = []
 
-    def let_go(self) -> None:
+    def abandon_work(self) -> None:
         """Move writes and publications under way to those of ended incarnations."""
         self.late += [(self.incarnation, write) for write in self.writes]
         self.late += [(self.incarnation, publication) for publication in self.publishing]

@@ -49,7 +49,7 @@ from spark_ckpt.coordination.messages import (
 from spark_ckpt.coordination.protocol import EpochProtocol
 from spark_ckpt.epochs.identity import Confirmed, Found, Standing, known, reconciled
 from spark_ckpt.epochs.records import Holder, Manifest, SinkAck
-from spark_ckpt.epochs.restore import LATEST, RecoveryPoint, RestoreTarget, owed_rows
+from spark_ckpt.epochs.restore import LATEST, RecoveryPoint, RestoreTarget, unpublished_rows
 from spark_ckpt.epochs.retention import Retention, garbage, kept_epochs, segments, staged_files, state_files
 from spark_ckpt.epochs.ways_back import choice_unseen, way_back, whole_manifests
 from spark_ckpt.errors import CkptError, Fenced, RunFailed
@@ -80,14 +80,14 @@ def standing(log: EpochLog, target: RestoreTarget, found: Found) -> Standing:
     """
     log_state = log.state()
     choice = choice_unseen(log_state, target, log.manifest, log.verify)
-    owed = owed_rows(choice.base, choice.unpublished)
+    unpublished = unpublished_rows(choice.base, choice.unpublished)
     said = known(
         log_state,
         choice.base,
         log.manifest,
         lambda: whole_manifests(log_state, choice.base.epoch, log.manifest, log.verify),
     )
-    return reconciled(said, found, Confirmed(), owed, log_state.last)
+    return reconciled(said, found, Confirmed(), unpublished, log_state.last)
 
 
 # -- Commits of one driver on their way to the log, which may answer late or after the driver's end.
@@ -444,7 +444,7 @@ class SparkDriver:
                 ensure(
                     manifest.attempt in self.shared.decided,
                     "O6",
-                    f"epoch {manifest.epoch} is announced and not decided",
+                    f"epoch {manifest.epoch} is announced and not committed",
                 )
             case SayPublished(epoch=epoch, detail=detail):
                 self.announced.append((str(detail["sink"]), epoch))
@@ -462,7 +462,7 @@ class SparkDriver:
         for edge, cut in manifest.edges.items():
             consumed = self._consumed_before(edge, cut.consumed)
             left = [path for path in consumed if path not in self.shared.named | self.shared.spent]
-            ensure(not left, "O17", f"epoch {manifest.epoch}: nobody needs {left} on {edge}, and nobody gave them up")
+            ensure(not left, "O17", f"epoch {manifest.epoch}: {left} on {edge} are not needed and were not released")
 
     def _consumed_before(self, edge: str, consumed_rows: int) -> list[str]:
         """Return the segments before a position, from where this incarnation began."""

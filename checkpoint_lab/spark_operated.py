@@ -187,7 +187,7 @@ class OperatedWorld(World):
             # advice that confirms an endpoint must still restore the requested epoch
             asked in (None, at),
             "O10",
-            f"whoever wanted epoch {asked} and confirmed what was named is at epoch {at}",
+            f"an operator who asked for epoch {asked} and confirmed the named changes is at epoch {at}",
         )
         if self.start.chosen:
             self.truth.gone_back(driver.point.manifest.epoch)

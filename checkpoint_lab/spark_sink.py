@@ -153,7 +153,7 @@ class SparkSink:
         """O11: the sink shows no row of an uncommitted epoch."""
         outputs = [each.outputs[self.name] for each in shared.manifests() if self.name in each.outputs]
         decided = sum(len(shared.staged[file.path]) for output in outputs for file in output.files)
-        ensure(len(self.rows) <= decided, "O11", f"{self.name} shows {len(self.rows)} rows, {decided} are decided")
+        ensure(len(self.rows) <= decided, "O11", f"{self.name} shows {len(self.rows)} rows, {decided} are committed")
 
     def judge_announced(self, epoch: int, incarnation: int) -> None:
         """O6: no driver announces an epoch that its successor has published."""
@@ -191,12 +191,14 @@ class SparkSink:
     def judge_published(self, shared: Shared, output: EpochOutput) -> None:
         """O11: the published rows are exactly those that were committed."""
         decided = {each.epoch: each for each in shared.manifests()}.get(output.epoch)
-        ensure(decided is not None, "O11", f"{self.name} shows epoch {output.epoch}, which is not decided")
+        ensure(decided is not None, "O11", f"{self.name} shows epoch {output.epoch}, which is not committed")
         if decided is not None:
             mine = decided.outputs.get(self.name)
             wanted = [file.path for file in mine.files] if mine else []
             shown = [file.path for file in output.files]
-            ensure(shown == wanted, "O11", f"{self.name} shows {shown} for epoch {output.epoch}, decided was {wanted}")
+            ensure(
+                shown == wanted, "O11", f"{self.name} shows {shown} for epoch {output.epoch}, committed was {wanted}"
+            )
 
     def _rows(self, shared: Shared, output: EpochOutput) -> int:
         _missing(shared, output.files, output.epoch)

@@ -134,7 +134,7 @@ def expected(cursors: Mapping[str, int], in_flight: Mapping[str, Sequence[Row]])
     fits = waiting <= rows and names <= set(inputs)
     fits = fits and all(row.key == key_of(row.name) and row.key in GOES_LATER for row in later)
     # each row in flight is an output of the first operator, and none is there twice
-    ensure(fits and len(waiting) == len(names) == len(later), "O1", f"{later} on {LATER}, {rows} put out")
+    ensure(fits and len(waiting) == len(names) == len(later), "O1", f"{later} on {LATER}, {rows} emitted")
     second = Counter(key_behind(*row) for row in rows - waiting)
     shown = {"tap": lanes(inputs), "out": lanes(name for name in inputs if name not in names)}
     produced = {LOOP: sum(name.goes_round for name in arrived), LATER: sum(first[key] for key in GOES_LATER)}
@@ -256,7 +256,7 @@ class Shared:
         mood, self.mood = self.mood, "ok"
         # the caller must have seen every row, as with a Delta commit of a given version
         if seen != len(self.rows):
-            raise CommitLost("somebody was faster")
+            raise CommitLost("another commit was faster")
         if mood == "fail":
             raise StoreUnreachable("no answer; not done")
         digest = hashlib.sha256(new.body.encode()).hexdigest()
@@ -353,7 +353,7 @@ class Shared:
     def give_up(self, paths: Iterable[str]) -> None:
         """Release segments. O8: no segment is released twice. A deletion may follow later."""
         for path in paths:
-            ensure(path not in self.spent, "O8", f"segment {path} is given up twice")
+            ensure(path not in self.spent, "O8", f"segment {path} is released twice")
             self.spent.add(path)
 
     def files(self) -> list[str]:

@@ -121,13 +121,13 @@ def missed_by(number: int, driver: SparkDriver) -> list[Choice]:
 
 def is_recorded(driver: SparkDriver, sink: str, epoch: int) -> bool:
     """Return True if the driver knows that the sink has the epoch, and all due acknowledgements are recorded."""
-    owed = any(
-        each <= epoch for name, owed in driver.core.publication.unpublished.items() if name == sink for each in owed
+    unpublished = any(
+        each <= epoch for name, epochs in driver.core.publication.unpublished.items() if name == sink for each in epochs
     )
     said = any(isinstance(each, PublishEnded) and each.sink == sink for each in (*driver.inbox, *driver.answers))
     records = any(isinstance(each, RecordAcks) for each in driver.effects)
     waits = driver.deciding.unrecorded and any(isinstance(each, AcksDue) for _, each in driver.timers)
-    return driver.query is not None and not (owed or said or records or waits or driver.lanes[sink].now)
+    return driver.query is not None and not (unpublished or said or records or waits or driver.lanes[sink].now)
 
 
 # -- Oracle of the restart policy: the shipped policy decides after each incarnation, and its verdict is judged.
@@ -483,7 +483,7 @@ class SparkWorld(World):
 
     def _do_send(self, number: int, sink: str, how: str) -> None:
         self.counter["sent ahead"] += 1
-        self.tell(sink, "publish", f"rows of an epoch that is not decided: {how}")
+        self.tell(sink, "publish", f"rows of an epoch that is not committed: {how}")
         self.drivers[number].send(self.sinks[sink], how)
         self._judge_sink(sink)
 
@@ -524,7 +524,7 @@ class SparkWorld(World):
     def _do_sweep(self, number: int) -> None:
         if gone := self.drivers[number].sweep():
             self.counter["swept"] += 1
-            self.tell("driver", "delete", f"{gone} epochs or files that nobody needs")
+            self.tell("driver", "delete", f"{gone} unneeded epochs or files")
 
     def _do_timer(self, index: int, number: int) -> None:
         self.drivers[index].run_out(number)
@@ -572,7 +572,7 @@ class SparkWorld(World):
     def _follow(self, error: CkptError, lived: int, progressed: bool, committed: bool) -> None:
         """Judge the end of an incarnation. If no other follows, the program is started again."""
         if not self.run.goes_on(error, float(lived), progressed, committed):
-            self.counter["given up"] += 1
+            self.counter["out of retries"] += 1
             self.run = SparkRun()
 
     def _leave(self, driver: SparkDriver) -> None:

@@ -57,7 +57,7 @@ def story(moments: Iterable[Moment], everything: bool = False) -> str:
 
 def _line(moment: Moment, width: int, ends: Mapping[int, str]) -> str:
     number = f" [{moment.message}]" if moment.message >= 0 else ""
-    to = f" to {ends.get(moment.message, 'nobody: it is on its way for ever')}" if moment.kind == "send" else ""
+    to = f" to {ends.get(moment.message, 'no process: it stays in flight')}" if moment.kind == "send" else ""
     return (
         f"{moment.step:5d}  {moment.process or '*':<{width}}  {moment.kind:<8} {moment.label}{to}{number}".rstrip()
         + "\n"

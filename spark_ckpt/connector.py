@@ -377,7 +377,7 @@ class EpochOutput:
 
     Then `previous` is 0, and the sink has no marker, or one up to that epoch.
     """
-    beside: tuple[Epoch, ...] = ()
+    diverged: tuple[Epoch, ...] = ()
     """Diverged ids above this epoch. A marker at one of them does not prove that the sink has these rows.
 
     Then `publish` raises `PublishConflict`, with the marker's epoch as `marker`.

@@ -32,8 +32,8 @@ _ALSO = {
     "remember_in": "keeps what it consumed in the store",
     "memory_damage": "has what it keeps there checked by `spark-ckpt verify`",
     "seed": "begins where Spark's checkpoint says",
-    "adopted": "goes on where a plain query stopped",
-    "newest_published": "tells what it has published",
+    "adopted": "continues where a plain query stopped",
+    "newest_published": "reports the newest published epoch",
     "declaring": "lets the operator say what it has published",
 }
 """Meaning for a user of each optional protocol of `spark_ckpt.connector`, by the protocol's first method."""

@@ -37,9 +37,9 @@ class Refusal(NamedTuple):
     hint: str
 
 
-_FULL = Refusal(StoreFull, "no space left", "free space on this file system; a running job goes on by itself then")
+_FULL = Refusal(StoreFull, "no space left", "free space on this file system; a running job then continues by itself")
 _QUOTA = Refusal(
-    StoreFull, "the disk quota is used up", "raise the quota or free space; a running job goes on by itself then"
+    StoreFull, "the disk quota is used up", "raise the quota or free space; a running job then continues by itself"
 )
 _READ_ONLY = Refusal(
     StoreReadOnly,

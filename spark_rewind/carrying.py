@@ -270,7 +270,7 @@ class Carrier:
         except FileExistsError:
             # a commit with the same text is this rewind's own, from before a crash
             if path.read_bytes() != text:
-                raise _OvertakenError(f"table {table.path}: somebody else wrote version {version}") from None
+                raise _OvertakenError(f"table {table.path}: another writer wrote version {version}") from None
             return
         hit(Failpoint.REWIND_TABLE_COMMITTED)
 

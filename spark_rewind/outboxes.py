@@ -210,7 +210,7 @@ def _read(uri: str, queries: Mapping[str, QueryCheckpoint]) -> RewoundOutbox:
     log_state = store.log.state()
     ids = owners(log_state)
     if not ids:
-        what = f"outbox '{log_state.job}' has decided no batch yet"
+        what = f"outbox '{log_state.job}' has committed no batch yet"
         raise ConfigInvalid(what, hint="leave it out of the plan", store=uri)
     query = next((each for owner in ids for each in queries.values() if each.query == owner), None)
     if query is None:

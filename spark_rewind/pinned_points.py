@@ -93,8 +93,8 @@ def _not_of_its_past(query: QueryCheckpoint, batch: Batch, inode: int) -> str | 
         same = own is not None and (own.began_ms, dict(own.ends)) == (batch.began_ms, dict(batch.ends))
         return None if same else f"the query has gone back since: its batch {batch.number} is another one now"
     if query.folder.stat().st_ino != inode:
-        let_go = f"its log no longer has batch {batch.number}"
-        return f"{query.folder} is another folder now, and {let_go}: the query may have gone back since"
+        dropped = f"its log no longer has batch {batch.number}"
+        return f"{query.folder} is another folder now, and {dropped}: the query may have gone back since"
     return None
 
 

@@ -254,7 +254,7 @@ def held(pins: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             hint = "wait until it is done, and run this again"
-            raise PinsInUse(f"somebody else is changing {pins}", hint=hint) from error
+            raise PinsInUse(f"another process is changing {pins}", hint=hint) from error
         # under the lock, a hidden folder belongs to no living process
         for each in entries(pins / POINTS):
             if each.name[0] == ".":

@@ -59,7 +59,7 @@ def test_a_connector_is_found_by_its_entry_point(install: Install, attribute: st
 
     assert (found.name, found.module, found.distribution, found.version) == ("ledger", module, module, "2.5")
     assert [each.__name__ for each in found.sinks()] == ["LedgerSink"]
-    assert connectors.promises(found.sinks()[0]) == ["rows exactly once", "tells what it has published"]
+    assert connectors.promises(found.sinks()[0]) == ["rows exactly once", "reports the newest published epoch"]
 
 
 def test_our_own_connectors_are_found_like_any_other() -> None:

@@ -116,12 +116,10 @@ def test_streams_that_split_after_an_operator_come_first():
     [
         (lambda a, b: [step(a, "x"), operator(step(a, "y"), "c", "k")], "operator 'c' reads one of them"),
         (lambda a, b: [step(a, "x"), UnionNode((a, source("more")), None)], "one of them meets another input"),
-        (lambda a, b: [step(each, verb) for each in (a, b) for verb in "xy"], "operator 'a' and behind operator 'b'"),
+        (lambda a, b: [step(each, verb) for each in (a, b) for verb in "xy"], "operator 'a' and after operator 'b'"),
     ],
 )
 def test_a_graph_that_cannot_run_is_not_drawn(ends, said):
     a, b = (operator(source(name), name, "k") for name in "ab")
-    with pytest.raises(
-        GraphInvalid, match=f"streams part behind operator 'a',? and.*{said}|streams part behind {said}"
-    ):
+    with pytest.raises(GraphInvalid, match=f"streams part after operator 'a',? and.*{said}|streams part after {said}"):
         graph_text("sales", [sunk(node, f"s{number}") for number, node in enumerate(ends(a, b))])

@@ -627,7 +627,7 @@ def _part(process: ProcessId, permanent: Record | None, back: Mapping[ProcessId,
 
 PROTOCOL = Protocol(
     name="coordinated",
-    title="Whoever a checkpoint depends on takes one with it, in two phases",
+    title="All processes that a checkpoint depends on take one with it, in two phases",
     source="seed 004, Recording Message Sequence Numbers (Koo and Toueg 1987), with the phases the seed omits",
     needs=Needs(replayable=True),
     worker=CoordinatedWorker,

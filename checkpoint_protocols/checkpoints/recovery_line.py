@@ -65,7 +65,7 @@ class StepCause(Enum):
 
     FAILED = "its state is gone"
     ORPHAN = "it received what is no longer sent"
-    LOST = "it sent what nobody has any more"
+    LOST = "it sent a message that no process has any more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class LineStep:
         what = f"message {self.first}{more} of {self.channel}"
         if self.cause is StepCause.ORPHAN:
             return f"it received {what}, which {self.other} at {self.other_at} has not sent"
-        return f"it sent {what}, which {self.other} at {self.other_at} has not received and nobody kept"
+        return f"it sent {what}, which {self.other} at {self.other_at} has not received and no log has"
 
 
 @dataclass(frozen=True, slots=True)

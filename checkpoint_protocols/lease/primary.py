@@ -187,7 +187,7 @@ class Primary(Machine[PrimaryPhase]):
 
     def _on_chosen(self, event: LeaseChosen) -> list[Effect]:
         if event.lease.terms != self.asked:
-            raise self._invalid(event, "this primary has appended another one, and nobody else may append")
+            raise self._invalid(event, "this primary has appended another one, and only the primary appends")
         self.asked = None
         # Counted when it is chosen, as each replica counts it when it executes the entry: the next primary continues from equal
         # turns.

@@ -217,7 +217,7 @@ class Replica(Machine[ReplicaPhase]):
 
     def _give_up(self, why: str) -> list[Effect]:
         token = self._drop_right()
-        return [DiscardCheckpoint(token), Note("lease given up", why)]
+        return [DiscardCheckpoint(token), Note("lease dropped", why)]
 
     def _drop_right(self) -> int:
         assert self._right is not None  # noqa: S101 - for the type checker; callers hold one

@@ -321,7 +321,7 @@ class RecoveryCoordinator(ReportedCoordinator[StablePhase]):
 
     def validate(self) -> None:
         """Check the invariants that hold between two events. Raises `InvariantBroken`."""
-        self._ensure(self.vector.consistent, "in RV nobody has received what is not sent")
+        self._ensure(self.vector.consistent, "the recovery vector has no orphan message")
         back = [process for process, interval in self._told.items() if self.vector.of(process) < interval]
         self._ensure(not back, "RV never moves back")
 

@@ -489,7 +489,7 @@ def _check_dependencies(failure: Failure, decided: RecoveryPlan) -> None:
             first_unknown = decided.row.get(ProcessId(sender))
             if first_unknown is not None and rsn >= first_unknown:
                 raise ProtocolViolation(
-                    f"{process} received what {sender} sent after its receipt {rsn}, of which nobody knows: with volatile"
+                    f"{process} received what {sender} sent after its receipt {rsn}, which no process knows: with volatile"
                     f" logs {sorted(failure.failed)} must not be down together"
                 )
 

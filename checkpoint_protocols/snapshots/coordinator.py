@@ -216,7 +216,7 @@ class SnapshotCoordinator(MessageMachine[SnapshotCoordinatorPhase]):
         self._ensure(all(self.committed < number <= self.newest for number in self.open), "ids grow")
         self._ensure(
             all(bool(opened.missing) or opened.step is not SnapshotStep.NAMING for opened in self.open.values()),
-            "nobody answers before they are asked",
+            "no process answers before it is asked",
         )
 
     def asked(self) -> Iterable[ProcessId]:
@@ -299,7 +299,7 @@ class SnapshotCoordinator(MessageMachine[SnapshotCoordinatorPhase]):
     def _on_received(self, event: Received) -> list[Effect]:
         handler = self.MESSAGES.get(event.message.kind)
         if not isinstance(handler, str):
-            raise self._invalid(event, "nobody sends that to a coordinator")
+            raise self._invalid(event, "no process sends that to a coordinator")
         effects: list[Effect] = getattr(self, handler)(event.message)
         return effects
 

@@ -126,10 +126,10 @@ def is_published(marker: TableMarker | None, output: EpochOutput, context: SinkC
     refuse_if_fenced(marker.incarnation, context)
     if output.newest is not None and marker.epoch > output.newest:
         raise _unknown(marker, f"the log has committed none above {output.newest}", context)
-    if marker.epoch in output.beside and output.files:
+    if marker.epoch in output.diverged and output.files:
         raise PublishConflict(
             f"the table says epoch {marker.epoch} is published, which is of another branch than epoch {output.epoch}: "
-            "these rows need not be there",
+            "its rows may be missing there",
             hint="restore an epoch that the table has, see `spark-ckpt restore STORE EPOCH`",
             sink=context.sink,
             marker=marker.epoch,

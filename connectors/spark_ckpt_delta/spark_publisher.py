@@ -274,7 +274,7 @@ class SparkPublisher:
             return self._partition_by
         return open_table(self._table, self._storage_options).metadata().partition_columns
 
-    def _rows(self, output: EpochOutput, *beside: Column) -> DataFrame:
+    def _rows(self, output: EpochOutput, *extra: Column) -> DataFrame:
         """Return the staged rows with partition values as the table stores them, and the extra columns."""
         paths = (f"{spark_path(output.root)}/{file.path}" for file in output.files)
         staged, partitioned = read_parquet(self._spark, paths), self._partitioned()
@@ -284,7 +284,7 @@ class SparkPublisher:
             else column_of(field.name)
             for field in staged.schema.fields
         ]
-        return staged.select(*columns, *beside)
+        return staged.select(*columns, *extra)
 
     def newest_per_key(self, output: EpochOutput) -> DataFrame:
         """Return one row per key: the newest one by the rule, then the last in publishing order.

@@ -63,7 +63,7 @@ class Wanted:
     - `newest`: newest committed epoch of the log.
     - `decision`: name of the manifest that committed the epoch.
     - `begun_after`: the topic replaced another one after this epoch. Its older content does not matter.
-    - `beside`: diverged epochs with a higher number. If the marker names one of them, the shard may lack the rows of this
+    - `diverged`: diverged epochs with a higher number. If the marker names one of them, the shard may lack the rows of this
       epoch, so `decide` raises `PublishConflict`.
     """
 
@@ -76,7 +76,7 @@ class Wanted:
     newest: int | None = None
     decision: str = ""
     begun_after: int | None = None
-    beside: tuple[int, ...] = ()
+    diverged: tuple[int, ...] = ()
 
     def follows(self, published: int) -> bool:
         """Return True if the wanted epoch comes directly after `published` (0: no epoch was published)."""
@@ -98,7 +98,7 @@ def decide(marker: TopicMarker | None, wanted: Wanted) -> MarkerDecision:
     """
     # This is the first check: such an epoch has a higher number, and the next check would take it for a later one of
     # this branch.
-    if marker is not None and marker.epoch in wanted.beside:
+    if marker is not None and marker.epoch in wanted.diverged:
         raise _diverged(marker, wanted)
     # The shard has the epoch already, from an earlier attempt or another driver.
     if marker is not None and marker.epoch >= wanted.epoch:
@@ -117,7 +117,7 @@ def decide(marker: TopicMarker | None, wanted: Wanted) -> MarkerDecision:
 
 def _diverged(marker: TopicMarker, wanted: Wanted) -> PublishConflict:
     return PublishConflict(
-        f"the marker says epoch {marker.epoch}, which is of another branch than epoch {wanted.epoch}: these rows need not be there",
+        f"the marker says epoch {marker.epoch} of another branch than epoch {wanted.epoch}: its rows may be missing there",
         hint="restore an epoch that the topic has, see `spark-ckpt restore STORE EPOCH`",
         group=wanted.group,
         lane=wanted.lane,

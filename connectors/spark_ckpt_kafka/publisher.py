@@ -279,7 +279,7 @@ def requests_of(output: EpochOutput, lanes: int, incarnation: int) -> list[Shard
             newest=output.newest,
             decision=output.decision,
             begun_after=output.begun_after,
-            beside=tuple(output.beside),
+            diverged=tuple(output.diverged),
         )
         for lane in range(count)
     ]

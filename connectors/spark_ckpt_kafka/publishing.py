@@ -68,7 +68,7 @@ class ShardRequest:
     newest: int | None = None
     decision: str = ""
     begun_after: int | None = None
-    beside: tuple[int, ...] = ()
+    diverged: tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -296,7 +296,7 @@ class ShardPublisher:
             newest=request.newest,
             decision=request.decision,
             begun_after=request.begun_after,
-            beside=request.beside if request.rows else (),
+            diverged=request.diverged if request.rows else (),
         )
         # An epoch without rows cannot lose any to a diverged epoch: the decision then ignores diverged ones.
         decision = decide(marker, wanted)

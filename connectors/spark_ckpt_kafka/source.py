@@ -337,7 +337,7 @@ class KafkaSource:
 def _split_reader_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return (settings of Kafka's consumer, options of Spark's reader). Refuses options that the source sets itself."""
     if ours := sorted(_OURS.keys() & options.keys()):
-        raise ConfigInvalid(f"option {ours[0]!r} is decided by the source", hint=_OURS[ours[0]])
+        raise ConfigInvalid(f"option {ours[0]!r} is set by the source", hint=_OURS[ours[0]])
     reader = {name: value for name, value in options.items() if name in _READER_OPTIONS}
     consumer = {name: value for name, value in options.items() if name not in reader}
     if unknown := sorted(name for name in consumer if "." not in name):

@@ -85,5 +85,5 @@ def test_event_time_that_no_operator_above_has_is_refused(bench: Bench) -> None:
     timed = rows.withWatermark("at", "1 second").groupBy("k").agg(name="timed", newest=ckpt.max("at"))
     with pytest.raises(GraphInvalid, match="withEventTime needs a timestamp column, 'k' is none"):
         timed.withEventTime("k")
-    with pytest.raises(GraphInvalid, match=r"withWatermark is behind operator 'timed'(.|\n)*withEventTime\('newest'\)"):
+    with pytest.raises(GraphInvalid, match=r"withWatermark follows operator 'timed'(.|\n)*withEventTime\('newest'\)"):
         timed.withWatermark("newest", "1 second")

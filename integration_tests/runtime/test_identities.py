@@ -115,7 +115,7 @@ def test_a_new_table_is_refused_while_an_epoch_is_unpublished_and_not_undone(
     before = decided(bench)
 
     text = refused(short(bench, "new"), accept_new_sink="out")
-    assert f"the rows of decided epochs: {owed}" in text
+    assert f"the rows of committed epochs: {owed}" in text
     assert decided(bench) == before
     shutil.rmtree(bench.folder / "out")
     assert f"job.start(restore={owed - 1}, accept_new_sink='out')" in refused(short(bench), accept_new_sink="out")

@@ -156,7 +156,7 @@ def test_a_batch_that_would_run_the_operator_twice_does_not_run(bench: Bench, mo
 def test_streams_that_part_and_do_not_all_end_are_refused(bench: Bench) -> None:
     job = bench.job()
     counted = counting(job.source("in", bench.source()), "k", "counts").selectExpr("n AS was")
-    with pytest.raises(GraphInvalid, match="two streams that part behind operator 'counts'"):
+    with pytest.raises(GraphInvalid, match="two streams that part after operator 'counts'"):
         counting(counted.filter("was > 1").union(counted), "was", "again")
     counted.filter("was > 1").to(bench.sink("one"), name="one")
     counting(counted.filter("was < 1"), "was", "behind").to(bench.sink("two"), name="two")

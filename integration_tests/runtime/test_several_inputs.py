@@ -152,5 +152,5 @@ def test_an_invalid_co_group_is_refused_on_its_line(bench: Bench) -> None:
         job.cogroup({"a": rows.groupBy("k"), "b": rows.groupBy("k")}).agg(n=ckpt.count())
     counted = rows.groupBy("k").agg("each row", name="counted", n=ckpt.count())
     twice = job.cogroup({"a": counted.groupBy("k"), "b": counted.groupBy("k")})
-    with pytest.raises(GraphInvalid, match="cannot read two streams that part behind operator 'counted'"):
+    with pytest.raises(GraphInvalid, match="cannot read two streams that part after operator 'counted'"):
         twice.applyInPandasWithState(settle, "k string", STATE, "append", "NoTimeout")

@@ -217,7 +217,7 @@ def test_a_watermark_of_the_stream_is_sparks(bench: Bench, capsys: pytest.Captur
     job = bench.job()
     timed = job.source("in", bench.source()).withWatermark("at", "1 second")
     windows = timed.transform(lambda frame: frame.groupBy(F.window("at", "1 minute")).count())
-    with pytest.raises(ckpt.CkptError, match="withWatermark is behind an aggregation"):
+    with pytest.raises(ckpt.CkptError, match="withWatermark follows an aggregation"):
         windows.select(F.col("window.end").alias("at"), "count").withWatermark("at", "1 second")
     windows.select(F.col("window.end").alias("at"), "count").to(bench.sink())
     job.explain()

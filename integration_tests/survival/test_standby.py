@@ -158,7 +158,7 @@ def test_a_standby_does_the_maintenance_until_it_is_killed_and_then_the_driver_d
             turns = done(standby)
             assert {epoch for epoch in settled(job) if turns[0] <= epoch <= turns[-1]} == set(turns)
             standby.kill()
-            wait_until(lambda: bool(upkeep(primary, "taken back")), "the driver takes the upkeep back")
+            wait_until(lambda: bool(upkeep(primary, "revoked")), "the driver takes the upkeep back")
             newest = max(done(standby))
             wait_until(lambda: max(settled(job)) > newest, "the driver settles later epochs")
         assert {event["standby"] for event in upkeep(primary, "leased")} == {

@@ -242,15 +242,15 @@ class Stream:
         behind = next(iter(operators_of(self._node)), None)
         if behind is not None:
             raise GraphInvalid(
-                f"withWatermark is behind operator '{behind.name}'; event time begins at sources",
+                f"withWatermark follows operator '{behind.name}'; event time begins at sources",
                 hint=f"declare it on the input of '{behind.name}', and name the column of its output that is event time:"
                 f" withEventTime('{eventTime}'); or put an edge between: .through('{behind.name}-out')",
             )
         kept = next((each for each in segment(self._node) if isinstance(each, SparkNode)), None)
         if kept is not None:
             raise GraphInvalid(
-                f"withWatermark is behind {kept.verb}, whose rows have the watermark of its input",
-                hint="declare it before; or put an edge between, where event time begins anew: .through('rows')",
+                f"withWatermark follows {kept.verb}, whose rows have the watermark of its input",
+                hint="declare it before; or put an edge between, where event time starts again: .through('rows')",
             )
         self._check_time("withWatermark", eventTime)
         delay_ms = checked_duration_ms("withWatermark", delayThreshold)
@@ -269,7 +269,7 @@ class Stream:
         if untimed:
             raise GraphInvalid(
                 f"withEventTime: rows come from '{untimed[0].name}', where no event time arrives",
-                hint="behind a source or an edge declare withWatermark; above an operator, on its input",
+                hint="after a source or an edge declare withWatermark; above an operator, on its input",
             )
         return self._next(EventTimeNode(self._node, eventTime), watermark_only(self._template, eventTime, 0))
 
@@ -510,8 +510,8 @@ def checked_mode(output_mode: str) -> str:
 
 def _behind_operator(operator: OperatorNode) -> Refused:
     return Refused(
-        f"transform: streams meet behind operator '{operator.name}', where Spark has no watermark",
-        hint=f"put an edge behind it: .through('{operator.name}-out')",
+        f"transform: streams meet after operator '{operator.name}', where Spark has no watermark",
+        hint=f"put an edge after it: .through('{operator.name}-out')",
     )
 
 

@@ -16,7 +16,7 @@ from spark_ckpt.cli.stores import open_store_with_state
 from spark_ckpt.connector import Json
 from spark_ckpt.epochs.records import SparkState
 from spark_ckpt.json_values import plain
-from spark_ckpt.store.state_rows import Keyed, counted_rows, keyed, keyed_beside, snapshot_of, sparks_operator
+from spark_ckpt.store.state_rows import Keyed, counted_rows, keyed, keyed_to_compare, snapshot_of, sparks_operator
 from spark_ckpt.store.store import Store
 
 _StateRow = Mapping[str, object]
@@ -61,7 +61,7 @@ def diff(
         old, new = rows_at[before], rows_at[after]
     else:
         refuse_reader_options(option, operator)
-        old, new = (keyed_beside(opened, operator, *each, wanted) for each in ((before, after), (after, before)))
+        old, new = (keyed_to_compare(opened, operator, *each, wanted) for each in ((before, after), (after, before)))
     changes = changes_between(old, new)
     shown = changes[:limit] if limit else changes
     counts = {kind: sum(each.kind == kind for each in changes) for kind in ("added", "removed", "changed")}

@@ -52,7 +52,7 @@ def is_published(marker: SinkMarker | None, output: EpochOutput, context: SinkCo
     # The log lost its newest epochs: it is an older backup, say.
     if output.newest is not None and at > output.newest:
         raise _conflict(
-            f"the target has epoch {at}, the log has decided none above {output.newest}", at, output, context
+            f"the target has epoch {at}, the log has committed none above {output.newest}", at, output, context
         )
     # The log lost this epoch and assigned its number again: the target shows other rows under it.
     if marker is not None and at == output.epoch and not marker.is_of(output.decision):
@@ -60,9 +60,12 @@ def is_published(marker: SinkMarker | None, output: EpochOutput, context: SinkCo
             f"the target has another epoch {at} than the log: its number was given again", at, output, context
         )
     # A higher marker usually means "published". A diverged epoch does not contain these rows.
-    if at in output.beside and output.files:
+    if at in output.diverged and output.files:
         raise _conflict(
-            f"the target has epoch {at}, which does not stand on it: these rows need not be there", at, output, context
+            f"the target has epoch {at}, which does not descend from it: its rows may be missing there",
+            at,
+            output,
+            context,
         )
     if at >= output.epoch:
         return True

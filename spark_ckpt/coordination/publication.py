@@ -363,7 +363,7 @@ class Publication:
         """
         sink, epoch = event.sink, event.epoch
         manifest, unanswered = self._manifest(epoch), self.unanswered()
-        error = past_the_marker(error, sink, self._point.beside.get(epoch, ()), event.back)
+        error = past_the_marker(error, sink, self._point.diverged.get(epoch, ()), event.back)
         error = with_recovery_advice(error, sink, manifest, self.acked, self._shape.store, event.back, unanswered)
         # Removed first, so that the newest error comes last in the dict.
         self._errors.pop(sink, None)

@@ -116,13 +116,15 @@ class Standby(Machine[StandbyPhase]):
 
     def validate(self) -> None:
         """Check the invariant that holds between two events."""
-        self._ensure(self.watched is not None or self.phase is P.WATCHING, "nobody takes what he has not seen")
+        self._ensure(
+            self.watched is not None or self.phase is P.WATCHING, "a standby takes only a lease that it has seen"
+        )
 
     def _on_read(self, event: LeaseRead) -> list[Effect]:
         self._learn(event)
         watched = self._known()
         if event.free:
-            return self._take(watched, "it was given up" if event.lease_of else "nobody has had it")
+            return self._take(watched, "it was released" if event.lease_of else "no driver has had it")
         if watched.is_over(event.local_ms):
             return self._take(watched, f"not renewed for its {event.ttl_ms} ms")
         return []

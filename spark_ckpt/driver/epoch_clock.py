@@ -24,7 +24,7 @@ class EpochClock:
     _offered_s: dict[int, float] = field(default_factory=dict)
     _batch_ms: int = 0
     _committed_s: dict[tuple[str, int], float] = field(default_factory=dict)
-    _told_later: list[PartTime] = field(default_factory=list)
+    _late_timings: list[PartTime] = field(default_factory=list)
 
     def offered(self, epoch: int, now_s: float) -> None:
         """Record that a barrier enters the control stream; the next epoch's barrier may do so while an epoch commits."""
@@ -40,20 +40,20 @@ class EpochClock:
         # Barriers of aborted epochs are dropped here, too.
         self._offered_s = {later: at_s for later, at_s in self._offered_s.items() if later > epoch}
         if offered_s is None:
-            return Timings(earlier=tuple(self._told_later), lag_rows=dict(lag_rows))
+            return Timings(earlier=tuple(self._late_timings), lag_rows=dict(lag_rows))
         took_ms = max(0, round((now_s - offered_s) * 1000))
         snapshot_ms = min(self._batch_ms, took_ms)
         return Timings(
             barrier_ms=took_ms - snapshot_ms,
             snapshot_ms=snapshot_ms,
-            earlier=tuple(self._told_later),
+            earlier=tuple(self._late_timings),
             lag_rows=dict(lag_rows),
         )
 
     def stored(self, epoch: int, began_s: float, now_s: float) -> int:
         """Record a commit and return its duration in milliseconds; the measurements in its manifest are dropped here."""
         took_ms = max(0, round((now_s - began_s) * 1000))
-        self._told_later = [PartTime(epoch=epoch, part="decision", duration_ms=took_ms)]
+        self._late_timings = [PartTime(epoch=epoch, part="decision", duration_ms=took_ms)]
         return took_ms
 
     def publishing(self, sink: str, epoch: int, now_s: float) -> None:
@@ -65,6 +65,6 @@ class EpochClock:
         """Record that a sink has the epoch; return the milliseconds since it was first handed over."""
         began_s = self._committed_s.pop((sink, epoch), now_s)
         took_ms = max(0, round((now_s - began_s) * 1000))
-        self._told_later.append(PartTime(epoch=epoch, part="publish", sink=sink, duration_ms=took_ms))
-        del self._told_later[:-_MOST]
+        self._late_timings.append(PartTime(epoch=epoch, part="publish", sink=sink, duration_ms=took_ms))
+        del self._late_timings[:-_MOST]
         return took_ms

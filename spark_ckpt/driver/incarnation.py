@@ -375,8 +375,8 @@ class SparkIncarnation:
         _join(self._lanes.give_up(), time.monotonic() + _GIVE_UP_S)
         # The loop is over, so no update is queued after this.
         self._materializing.close()
-        beside = [each for each in (self._inputs, self._index) if each is not None]
-        _join([self._materializing, self._watch, *beside], deadline_s)
+        background = [each for each in (self._inputs, self._index) if each is not None]
+        _join([self._materializing, self._watch, *background], deadline_s)
         self._watch.disconnect()
 
     def _leave(self, ending: Ending) -> None:

@@ -128,7 +128,7 @@ class JobPlan:
         if wanted is not None and wanted != snapshot.key_groups:
             raise ConfigInvalid(
                 f"operator '{snapshot.operator}' has {snapshot.key_groups} key groups in the store, the setting says {wanted}",
-                hint=f"drop the setting, or deal the state out anew: spark-ckpt rescale {self.store.location.uri}"
+                hint=f"drop the setting, or repartition the state: spark-ckpt rescale {self.store.location.uri}"
                 f" {snapshot.operator} --key-groups {wanted}",
             )
         return snapshot.key_groups
@@ -266,7 +266,7 @@ class JobPlan:
         if both:
             raise ConfigInvalid(
                 f"accept_dropped_operator names '{both[0]}', which the job has",
-                hint="drop the confirmation: left there, it would go on without the operator's state one day",
+                hint="drop the confirmation: if it stays, a later start would continue without the operator's state",
             )
 
     def check_start(self, restore: RestoreTarget) -> Standing:
@@ -292,7 +292,7 @@ class JobPlan:
             return
         if operator is None:
             instead = (
-                f"give the operator its name back (name='{name}'); or go on without its state: "
+                f"give the operator its name back (name='{name}'); or continue without its state: "
                 f"job.start(accept_dropped_operator='{name}') (--conf spark.ckpt.accept.dropped.operator={name})"
             )
             there = {each.name for each in self.operators}

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Ask(Enum):
-    DROP = "undo what was sent ahead"
+    DROP = "undo the early send"
     STOP = "end"
 
 
@@ -166,7 +166,7 @@ class SinkLane(threading.Thread):
             return self._not_sent(staged, PublishFailed(f"{type(error).__name__}: {error}", sink=self.sink))
 
     def _not_sent(self, staged: StagedAhead, error: CkptError) -> AheadEnded:
-        _log.info("sink %s: rows of epoch %s were not sent ahead: %s", self.sink, staged.epoch, error)
+        _log.info("sink %s: rows of epoch %s were not sent early: %s", self.sink, staged.epoch, error)
         self._drop_publisher()
         return AheadEnded(self.sink, staged.epoch, error=error)
 
@@ -178,7 +178,7 @@ class SinkLane(threading.Thread):
         try:
             self._publisher.drop_ahead()
         except Exception as error:  # noqa: BLE001 - the publisher is replaced, as after every failure
-            _log.info("sink %s: what was sent ahead could not be undone: %s", self.sink, error)
+            _log.info("sink %s: the early send could not be undone: %s", self.sink, error)
             self._drop_publisher()
 
     def _attempt(self, output: EpochOutput, waited_ms: Mapping[str, int]) -> PublishEnded:
@@ -257,5 +257,5 @@ def _parts_ms(detail: Mapping[str, Json]) -> dict[str, int]:
 
 def _ahead_of(publisher: Publisher) -> AheadPublisher:
     if not isinstance(publisher, AheadPublisher):
-        raise PublishFailed("the sink says that it can be sent rows ahead, its publisher cannot")
+        raise PublishFailed("the sink supports early sends, its publisher does not")
     return publisher

@@ -43,10 +43,10 @@ The query and the publishers get a third of it each.
 """
 
 
-Beside = Callable[["JobPlan", Progress, Sequence[RunListener]], Sequence[Companion]]
+CreateCompanions = Callable[["JobPlan", Progress, Sequence[RunListener]], Sequence[Companion]]
 
 
-def _nothing(plan: JobPlan, progress: Progress, listeners: Sequence[RunListener]) -> Sequence[Companion]:
+def _none(plan: JobPlan, progress: Progress, listeners: Sequence[RunListener]) -> Sequence[Companion]:
     return ()
 
 
@@ -58,7 +58,7 @@ class Run:
         plan: JobPlan,
         available_now: bool,
         listeners: Sequence[RunListener],
-        beside: Beside = _nothing,
+        companions: CreateCompanions = _none,
         standby: bool = False,
     ) -> None:
         self._plan = plan
@@ -75,7 +75,7 @@ class Run:
         self._asked_about = False
         self._thread = threading.Thread(target=self._supervise, name=f"ckpt-run-{plan.job}", daemon=True)
         # Last: a page has its port from here on, and a source that does not say its end would leave it taken.
-        self._beside = beside(plan, self._progress, listeners)
+        self._companions = companions(plan, self._progress, listeners)
 
     @classmethod
     def start(
@@ -84,7 +84,7 @@ class Run:
         restore: str | int,
         available_now: bool,
         listeners: Sequence[RunListener],
-        beside: Beside = _nothing,
+        companions: CreateCompanions = _none,
         standby: bool = False,
     ) -> Self:
         """Start the first incarnation on the caller's thread, so that errors are raised there.
@@ -94,7 +94,7 @@ class Run:
         """
         # Before anything is written: a marker above the log shows that the log lost epochs, whose numbers would be given again.
         refuse_newer_sinks(plan.bindings, plan.store)
-        run = cls(plan, available_now, listeners, beside, standby)
+        run = cls(plan, available_now, listeners, companions, standby)
         # Before the first incarnation: a start takes seconds, and a signal in them has to stop the run as well.
         if plan.config.handle_signals and not stops.listen(run):
             _log.info("job=%s was not started on the main thread: signals do not stop it in order", plan.job)
@@ -105,10 +105,10 @@ class Run:
                 run._standing_by.begin()
         except BaseException:
             run._done.set()
-            close(run._beside)
+            close(run._companions)
             stops.forget(run)
             raise
-        start_companions(run._beside)
+        start_companions(run._companions)
         # Before the thread starts: the thread removes this entry at the run's end.
         atexit.register(run._end_with_program)
         run._thread.start()
@@ -342,7 +342,7 @@ class Run:
             elif early is not None:
                 _log.error("job=%s %s; %s", self._plan.job, early.what, early.hint)
             self._progress.outage_over()
-            close(self._beside)
+            close(self._companions)
             self._done.set()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from spark_ckpt.connector import Identified, Sink, Source
 from spark_ckpt.epochs import identity
 from spark_ckpt.epochs.identity import Confirmed, Found, Parts, Standing
-from spark_ckpt.epochs.restore import owed_rows
+from spark_ckpt.epochs.restore import unpublished_rows
 from spark_ckpt.epochs.ways_back import whole_manifests
 from spark_ckpt.errors import CkptError
 
@@ -97,7 +97,7 @@ def reconciled(
     log: EpochLog,
     log_state: LogState,
     base: Manifest,
-    owed: Mapping[str, Sequence[Manifest]],
+    unpublished: Mapping[str, Sequence[Manifest]],
     now: Found,
     confirmed: Confirmed,
 ) -> Standing:
@@ -105,4 +105,4 @@ def reconciled(
     known = identity.known(
         log_state, base, log.manifest, lambda: whole_manifests(log_state, base.epoch, log.manifest, log.verify)
     )
-    return identity.reconciled(known, now, confirmed, owed_rows(base, owed), log_state.last)
+    return identity.reconciled(known, now, confirmed, unpublished_rows(base, unpublished), log_state.last)

@@ -63,7 +63,7 @@ def epoch_output(
         newest=Epoch(newest),
         decision=manifest.attempt,
         begun_after=None if begun_after is None else Epoch(begun_after),
-        beside=tuple(Epoch(each) for each in point.beside.get(manifest.epoch, ())),
+        diverged=tuple(Epoch(each) for each in point.diverged.get(manifest.epoch, ())),
         rows_before=standing.rows_before(sink, manifest),
         replaces=staged is not None and staged.replaces,
     )

@@ -134,14 +134,14 @@ def known(log_state: LogState, base: Manifest, read: Read, whole: Whole) -> Know
     newest = newest_readable(log_state, base, read)
     unknown = {name for name in base.cursors if not base.source_identities.get(name)}
     # Epochs of a connector that had no identity yet record none. A later epoch may.
-    later = _told_later(log_state, base, read, unknown) if unknown else {}
+    later = _recorded_later(log_state, base, read, unknown) if unknown else {}
     sources = {name: base.source_identities.get(name) or later.get(name, {}) for name in base.cursors}
     # The advice in an error repeats `restore=`, so that following it does not start from another epoch.
     restore = None if base.epoch == log_state.latest else base.epoch
     return Known(sources, newest.sink_identities, whole, restore)
 
 
-def _told_later(log_state: LogState, base: Manifest, read: Read, names: Collection[str]) -> dict[str, Parts]:
+def _recorded_later(log_state: LogState, base: Manifest, read: Read, names: Collection[str]) -> dict[str, Parts]:
     """Return the identities of these sources from the first epoch after `base` that has them."""
     found: dict[str, Parts] = {}
     for brief in log_state.epochs:
@@ -169,7 +169,7 @@ def newest_readable(log_state: LogState, base: Manifest, read: Read) -> Manifest
 
 
 def reconciled(
-    known: Known, found: Found, confirmed: Confirmed, owed: Mapping[str, Sequence[Manifest]], last: int
+    known: Known, found: Found, confirmed: Confirmed, unpublished: Mapping[str, Sequence[Manifest]], last: int
 ) -> Standing:
     """Return the endpoints that a start continues with.
 
@@ -192,18 +192,18 @@ def reconciled(
         and not (change.name in confirmed.moved and change.is_of_place)
     ]
     if open_:
-        back = _restored_for_new(open_[0], owed.get(open_[0].name, ()), known)
+        back = _restored_for_new(open_[0], unpublished.get(open_[0].name, ()), known)
         raise _refused(open_, {"source": known.sources, "sink": known_sinks}, known.restore, back=back)
     # An endpoint that was replaced before its identity was recorded contradicts nothing: the confirmation alone tells.
     unrecorded = {name for name, parts in known_sinks.items() if name in found.sinks and not all(parts.values())}
     replaced = {*sinks, *unrecorded} & confirmed.new_sinks
     for name in sorted(replaced):
         # A new endpoint has no marker, so it cannot tell which of these rows the old one has.
-        check_owed(name, owed.get(name, ()), known.whole)
+        check_unpublished(name, unpublished.get(name, ()), known.whole)
     for name, sink in known.sinks.items():
         # An earlier replacement still counts: the endpoint must not get rows from before it.
         if name not in replaced and name in found.sinks:
-            _check_before(name, sink.after, owed.get(name, ()), known.whole)
+            _check_before(name, sink.after, unpublished.get(name, ()), known.whole)
     return Standing(
         sources={
             name: _merged(_kept(known.sources, name, sources), parts) for name, parts in found.sources.items() if parts
@@ -307,7 +307,7 @@ def _unneeded(confirmed: Confirmed, sources: Collection[str], sinks: Collection[
     return (*needless, *(f"accept_moved={name!r}" for name in sorted(confirmed.moved - {*sources, *sinks})))
 
 
-def check_owed(sink: str, manifests: Iterable[Manifest], whole: Whole) -> None:
+def check_unpublished(sink: str, manifests: Iterable[Manifest], whole: Whole) -> None:
     """Raise `IdentityChanged` if the old endpoint may have rows of committed epochs: the new one could get them twice.
 
     `whole`: the restorable epochs.
@@ -316,9 +316,9 @@ def check_owed(sink: str, manifests: Iterable[Manifest], whole: Whole) -> None:
     if rows:
         epochs, back = ", ".join(str(each.epoch) for each in rows), _free_of(sink, rows, whole)
         raise IdentityChanged(
-            f"sink '{sink}' cannot be replaced yet: it is not known to have the rows of decided epochs: {epochs}",
+            f"sink '{sink}' cannot be replaced yet: it is not known to have the rows of committed epochs: {epochs}",
             hint="start the job once with the sink as it was, so that they are published; if that is gone for good, "
-            f"job.start(restore={back}, accept_new_sink={sink!r}) produces their rows anew, for every sink "
+            f"job.start(restore={back}, accept_new_sink={sink!r}) produces their rows again, for every sink "
             f"(see `spark-ckpt restore STORE {back}`)",
         )
 
@@ -341,9 +341,9 @@ def _check_before(sink: str, after: int, manifests: Iterable[Manifest], whole: W
     if rows:
         epochs, back = ", ".join(str(each.epoch) for each in rows), _free_of(sink, rows, whole)
         raise IdentityChanged(
-            f"sink '{sink}' took the place of another one after epoch {after}, and neither is known to have the rows of decided "
+            f"sink '{sink}' took the place of another one after epoch {after}, and neither is known to have the rows of committed "
             f"epochs: {epochs}",
-            hint=f"job.start(restore={back}) produces their rows anew, for every sink "
+            hint=f"job.start(restore={back}) produces their rows again, for every sink "
             f"(see `spark-ckpt restore STORE {back}`)",
         )
 

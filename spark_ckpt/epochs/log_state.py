@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple, cast
 
-from spark_ckpt.epochs.debts import Ancestors, Debts, lineage, parent
 from spark_ckpt.epochs.records import (
     AnyRecord,
     CreatedRecord,
@@ -30,6 +29,7 @@ from spark_ckpt.epochs.records import (
     UpkeepEnded,
     UpkeepLeased,
 )
+from spark_ckpt.epochs.unpublished import Ancestors, UnpublishedEpochs, lineage, parent
 
 
 class At(NamedTuple):
@@ -109,7 +109,7 @@ class LogState:
     savepoints: Mapping[str, int] = field(default_factory=dict)
     acked: Mapping[str, int] = field(default_factory=dict)
     """Highest epoch that each sink has acknowledged, of any branch. The sink's marker is at least that."""
-    owed: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    unpublished: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """Kept epochs that each sink has not acknowledged: the unpublished ones."""
     lost: Mapping[int, int] = field(default_factory=dict)
     """Ids that sinks may have and that an operator accepted as lost, with the epoch they descend from; 0 if unknown."""
@@ -180,7 +180,7 @@ class LogState:
                 found[brief.epoch] = above if above in kept else 0
         return found
 
-    def beside(self, epoch: int) -> list[int]:
+    def diverged(self, epoch: int) -> list[int]:
         """Return the diverged ids above `epoch`, committed or lost, in order: those not known to descend from it."""
         above, others = {epoch}, set[int]()
         for brief in self.epochs:
@@ -193,9 +193,9 @@ class LogState:
         """Return the committed epochs, of any branch, with output for `sink` that it has not acknowledged, oldest
         first.
         """
-        return sorted(self.owed.get(sink, ()))
+        return sorted(self.unpublished.get(sink, ()))
 
-    def awaited(self, sink: str) -> list[int]:
+    def unsettled(self, sink: str) -> list[int]:
         """Return those of `unacked` that the sink may still get, or may have without an acknowledgement.
 
         These are the epochs of the current branch, and those above all that the sink has acknowledged.
@@ -206,9 +206,9 @@ class LogState:
     @property
     def shown(self) -> int:
         """Newest epoch of the current branch up to which every sink has acknowledged everything."""
-        owed = {epoch for epochs in self.owed.values() for epoch in epochs}
+        unpublished = {epoch for epochs in self.unpublished.values() for epoch in epochs}
         # A sink gets epochs in order, so everything before the oldest unpublished one is published.
-        oldest = min((brief.epoch for brief in self.lineage() if brief.epoch in owed), default=None)
+        oldest = min((brief.epoch for brief in self.lineage() if brief.epoch in unpublished), default=None)
         return self.latest if oldest is None else self.by_id[oldest].base
 
     def contradiction(self) -> str:
@@ -237,7 +237,7 @@ def folded(log_state: LogState, records: Sequence[tuple[At, AnyRecord]]) -> LogS
             log_state = FOLDS[type(record)](log_state, record, at)
         return log_state
     by_id = dict(log_state.by_id)  # one copy for all rows: a copy for each of ten thousand epochs would take seconds
-    debts = Debts(by_id, log_state.owed, log_state.latest, log_state.ancestors)
+    unpublished = UnpublishedEpochs(by_id, log_state.unpublished, log_state.latest, log_state.ancestors)
     epochs_of = log_state.epochs_of
     # A start folds every row of the log: one `replace` for the epochs of an incarnation, not one for each.
     for _, group in groupby(records, _alike):
@@ -245,7 +245,7 @@ def folded(log_state: LogState, records: Sequence[tuple[At, AnyRecord]]) -> LogS
         at, newest = rows[-1]
         for _, record in rows:
             # Unpublished epochs depend on every row, the rest of the state only on the newest of a group.
-            debts.take_in(record)
+            unpublished.apply(record)
         if isinstance(newest, EpochBrief):
             log_state = with_epochs(log_state, [record for _, record in rows if isinstance(record, EpochBrief)], at)
             epochs_of = max(epochs_of, newest.incarnation)
@@ -253,7 +253,7 @@ def folded(log_state: LogState, records: Sequence[tuple[At, AnyRecord]]) -> LogS
             log_state = FOLDS[type(newest)](log_state, newest, at)
         if isinstance(newest, IndexSaid):
             _say_index(by_id, newest)
-    return replace(log_state, by_id=by_id, owed=debts.owed(), epochs_of=epochs_of)
+    return replace(log_state, by_id=by_id, unpublished=unpublished.by_sink(), epochs_of=epochs_of)
 
 
 def _alike(row: tuple[At, AnyRecord]) -> object:
@@ -266,9 +266,9 @@ def taken_back(log_state: LogState, sinks: Mapping[str, int]) -> LogState:
     """Return the state as if each of these sinks had nothing after the epoch given for it."""
     if not sinks:
         return log_state
-    debts = Debts(dict(log_state.by_id), log_state.owed, log_state.latest, log_state.ancestors)
-    debts.take_back(sinks)
-    return replace(log_state, acked={**log_state.acked, **sinks}, owed=debts.owed())
+    unpublished = UnpublishedEpochs(dict(log_state.by_id), log_state.unpublished, log_state.latest, log_state.ancestors)
+    unpublished.withdraw(sinks)
+    return replace(log_state, acked={**log_state.acked, **sinks}, unpublished=unpublished.by_sink())
 
 
 def _created(log_state: LogState, record: CreatedRecord, at: At) -> LogState:

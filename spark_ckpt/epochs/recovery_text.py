@@ -30,11 +30,11 @@ def sink_lines(epoch: int, sink: SinkPlan, kind: Kind = "job") -> Iterable[str]:
         yield f"retention has dropped epochs after {epoch}: their rows may be visible as well"
     if sink.never:
         was = one_or_many(len(sink.never), "was", "were")
-        yield f"{epochs(sink.never)} {was} never published: what was staged is dropped and produced anew"
+        yield f"{epochs(sink.never)} {was} never published: their staged rows are dropped and produced again"
     if sink.elsewhere:
         yield f"visible of branches left before: {epochs(sink.elsewhere)}; rows of the same input may be among them"
     if not (sink.publish or sink.held_rows or sink.again or sink.never or sink.elsewhere):
-        yield "has everything up to this epoch and nothing behind it"
+        yield "has everything up to this epoch and nothing after it"
 
 
 def restore_call(log_state: LogState, target: str | int, new_sinks: Sequence[str] = ()) -> str:

@@ -66,7 +66,7 @@ class RecoveryPoint:
 
     A sink that has one of them may continue.
     """
-    beside: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    diverged: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Diverged ids above each unpublished epoch, committed or lost. A sink that has one of them may lack that epoch."""
 
 
@@ -79,7 +79,7 @@ class Choice:
     unpublished: Mapping[str, list[Manifest]]
 
 
-def owed_rows(base: Manifest, unpublished: Mapping[str, Sequence[Manifest]]) -> dict[str, list[Manifest]]:
+def unpublished_rows(base: Manifest, unpublished: Mapping[str, Sequence[Manifest]]) -> dict[str, list[Manifest]]:
     """Return per sink the epochs whose rows it may lack: the unpublished ones, and `base` if it defers rows."""
     holds = {sink: [base] for sink, held in base.held.items() if held.files}
     return {sink: [*unpublished.get(sink, ()), *holds.get(sink, ())] for sink in {**unpublished, **holds}}
@@ -207,9 +207,9 @@ def _changed_sources(epoch: int, back: int, read: Read) -> list[str]:
 def _refuse_unadopted(log_state: LogState) -> None:
     if not log_state.last and log_state.holder is not None and log_state.holder.name == ADOPTING:
         raise EpochNotFound(
-            "a plain query was being adopted into this store, and that was not finished: the job would begin anew",
+            "a plain query was being adopted into this store, and that was not finished: the job would begin without it",
             adopting=log_state.holder,
-            hint="run `spark-ckpt adopt` again with the same store; job.start(restore=0) begins anew all the same",
+            hint="run `spark-ckpt adopt` again with the same store; job.start(restore=0) begins from nothing all the same",
         )
 
 
@@ -224,7 +224,7 @@ def checked(
     base = _base(log_state, epoch, read)
     for sink, numbers in out_of_turn(log_state, epoch, read).items():
         back = newest_whole(log_state, numbers[0], read, whole or verify)
-        raise _cannot_be_given(log_state, epoch, sink, numbers, back)
+        raise _unpublishable(log_state, epoch, sink, numbers, back)
     return _verified_choice(log_state, base, described, read, verify)
 
 
@@ -245,7 +245,7 @@ def _verified_choice(log_state: LogState, base: Manifest, described: str, read: 
     verify(base.model_copy(update={"outputs": {}}))
     unpublished: dict[str, list[Manifest]] = {}
     manifests: dict[int, Manifest] = {}
-    for sink, numbers in _owed(log_state, base.epoch).items():
+    for sink, numbers in _unpublished(log_state, base.epoch).items():
         for number in numbers:
             # Lower ones have no rows, or `checked` has refused them: the sink's marker is above them already.
             if number > log_state.acked.get(sink, 0):
@@ -253,7 +253,7 @@ def _verified_choice(log_state: LogState, base: Manifest, described: str, read: 
     return Choice(base, described, unpublished)
 
 
-def _owed(log_state: LogState, epoch: int) -> dict[str, list[int]]:
+def _unpublished(log_state: LogState, epoch: int) -> dict[str, list[int]]:
     """Return per sink the epochs of the branch of `epoch` that it has not acknowledged, oldest first."""
     lineage = {brief.epoch for brief in log_state.lineage(epoch)} if epoch else set()
     return {sink: [each for each in log_state.unacked(sink) if each in lineage] for sink in log_state.sinks}
@@ -267,7 +267,7 @@ def out_of_turn(log_state: LogState, epoch: int, read: Read) -> dict[str, list[i
     it would take these epochs for published.
     """
     found: dict[str, list[int]] = {}
-    for sink, numbers in _owed(log_state, epoch).items():
+    for sink, numbers in _unpublished(log_state, epoch).items():
         older = [each for each in numbers if each <= log_state.acked.get(sink, 0)]
         # Without rows for the sink nothing of the epoch would be lost.
         if rows := [each for each in older if read(each).outputs[sink].files]:
@@ -275,20 +275,20 @@ def out_of_turn(log_state: LogState, epoch: int, read: Read) -> dict[str, list[i
     return found
 
 
-def _cannot_be_given(log_state: LogState, epoch: int, sink: str, numbers: Sequence[int], back: int) -> PublishConflict:
-    here = "" if epoch == log_state.latest else "go on where the job stands: job.start(); or "
-    # Only an accepted loss makes an acknowledged epoch unpublished again, see `Debts`.
+def _unpublishable(log_state: LogState, epoch: int, sink: str, numbers: Sequence[int], back: int) -> PublishConflict:
+    here = "" if epoch == log_state.latest else "continue where the job stopped: job.start(); or "
+    # Only an accepted loss makes an acknowledged epoch unpublished again, see `UnpublishedEpochs`.
     has = log_state.acked[sink]
     why = (
-        "may have been taken back before a loss was accepted"
+        "may have been rolled back before a loss was accepted"
         if has in numbers
         else f"has epoch {has} of another branch"
     )
     return PublishConflict(
-        f"epoch {epoch} cannot be gone on from: sink {sink} is not known to have {epochs(numbers)}, and as it {why} it "
-        "cannot be given them any more: their rows would be lost",
-        hint=f"{here}go back to where nothing is missing: job.start(restore={back}); what came after epoch {back} is read from "
-        "the sources again and published anew, also what the sinks have of it",
+        f"cannot restore epoch {epoch}: sink '{sink}' is not known to have {epochs(numbers)}, and it {why}, so they can no "
+        "longer be published and their rows would be lost",
+        hint=f"{here}restore the newest epoch without such a gap: job.start(restore={back}); the input after epoch {back} is read "
+        "and published again, also the rows that the sinks have of it",
         sink=sink,
     )
 
@@ -352,10 +352,10 @@ def dropped(log_state: LogState, base: int) -> dict[str, list[int]]:
     return {sink: epochs for sink, epochs in found.items() if epochs}
 
 
-def beside(log_state: LogState, unpublished: Mapping[str, Sequence[Manifest]]) -> dict[int, tuple[int, ...]]:
+def diverged(log_state: LogState, unpublished: Mapping[str, Sequence[Manifest]]) -> dict[int, tuple[int, ...]]:
     """Return the diverged ids for `RecoveryPoint`, per unpublished epoch."""
     due = {manifest.epoch for manifests in unpublished.values() for manifest in manifests}
-    found = {epoch: tuple(log_state.beside(epoch)) for epoch in sorted(due)}
+    found = {epoch: tuple(log_state.diverged(epoch)) for epoch in sorted(due)}
     return {epoch: ids for epoch, ids in found.items() if ids}
 
 
@@ -371,7 +371,7 @@ def recovery_point(log_state: LogState, target: RestoreTarget, read: Read, verif
         restored_from=choice.restored_from,
         unpublished=choice.unpublished,
         dropped=dropped(log_state, choice.base.epoch),
-        beside=beside(log_state, choice.unpublished),
+        diverged=diverged(log_state, choice.unpublished),
     )
 
 

@@ -82,12 +82,12 @@ def kept_epochs(
     # After a restore the newest ids belong to the branch that was left, and would push the current one out.
     lineage = [brief.epoch for brief in log_state.lineage()][: policy.keep_last]
     young = [epoch for epoch, brief in log_state.by_id.items() if brief.created_ms > now_ms - policy.keep_age_ms]
-    owed = [epoch for sink in log_state.sinks for epoch in log_state.awaited(sink)]
+    unpublished = [epoch for sink in log_state.sinks for epoch in log_state.unsettled(sink)]
     # If unpublished rows turn out damaged, the job has to restore the epoch before them.
-    behind_owed = [log_state.by_id[epoch].base for epoch in owed]
+    before_unpublished = [log_state.by_id[epoch].base for epoch in unpublished]
     # The same for deferred rows: an epoch without any is restorable when they are damaged.
     behind_held = next((brief.epoch for brief in log_state.ancestry() if not brief.holds), 0)
-    owed_or_behind = {*owed, *behind_owed, behind_held}
+    unpublished_or_before = {*unpublished, *before_unpublished, behind_held}
     wanted = {
         log_state.latest,
         log_state.base,
@@ -95,13 +95,13 @@ def kept_epochs(
         *lineage,
         *young,
         *thinned(log_state.ancestry(), policy.thinned_ms, now_ms),
-        *owed_or_behind,
+        *unpublished_or_before,
         *log_state.savepoints.values(),
         *held_epochs(log_state, newest_rows, now_ms - policy.readers_ms),
     }
     # Some of these ids may be 0 (no epoch) or dropped already.
     kept = wanted & log_state.by_id.keys()
-    return kept | _indebted(log_state, kept)
+    return kept | _unpublished_ancestry(log_state, kept)
 
 
 def thinned(lineage: Iterable[EpochBrief], until_ms: int, now_ms: int) -> set[int]:
@@ -143,17 +143,17 @@ def _part_begun(brief: EpochBrief, part_ms: int) -> int | None:
     return part if 1000 * brief.after < part * part_ms else None
 
 
-def _indebted(log_state: LogState, kept: Iterable[int]) -> set[int]:
+def _unpublished_ancestry(log_state: LogState, kept: Iterable[int]) -> set[int]:
     """Return the ancestors of kept epochs that a sink has not acknowledged, or that descend from such an epoch."""
-    owed = {epoch for epochs in log_state.owed.values() for epoch in epochs}
-    indebted: set[int] = set()
+    unpublished = {epoch for epochs in log_state.unpublished.values() for epoch in epochs}
+    affected: set[int] = set()
     # Oldest first, so that a base is classified before the epochs that extend it.
     for brief in log_state.epochs:
-        if brief.epoch in owed or brief.base in indebted:
-            indebted.add(brief.epoch)
+        if brief.epoch in unpublished or brief.base in affected:
+            affected.add(brief.epoch)
     found: set[int] = set()
     for epoch in kept:
-        while epoch in indebted and epoch not in found:
+        while epoch in affected and epoch not in found:
             found.add(epoch)
             epoch = log_state.by_id[epoch].base
     return found

@@ -44,6 +44,6 @@ def refusal(markers: Mapping[str, PublishedEpoch], log_state: LogState, store: s
         sink=", ".join(ahead),
         store=store,
         hint="the store is from an older backup, or has lost its newest epochs: bring them back from a newer backup. If "
-        "they are lost for good, take the sinks back to the store's newest epoch, because the job produces the rows behind "
+        "they are lost for good, take the sinks back to the store's newest epoch, because the job produces the rows after "
         f"it again, and run: spark-ckpt accept-loss {store} --epoch {epoch} --incarnation {incarnation}",
     )

@@ -72,10 +72,10 @@ def rows_published(log_state: LogState, newest: Manifest, read: Read) -> dict[st
 def _newest_published(
     log_state: LogState, newest: Manifest, sink: str, read: Read, identity: SinkIdentity | None
 ) -> int:
-    epoch, owed = newest.rows_so_far[sink], log_state.owed.get(sink, frozenset[int]())
+    epoch, unpublished = newest.rows_so_far[sink], log_state.unpublished.get(sink, frozenset[int]())
     try:
         # Unpublished epochs prove nothing. Go back to the newest one with rows that the sink has acknowledged.
-        while epoch in owed:
+        while epoch in unpublished:
             epoch = read(epoch).rows_before.get(sink, 0)
     except EpochDamaged:
         return 0  # unknown; a start refuses the damaged epoch, or skips it
@@ -119,7 +119,7 @@ def refusal(
 
 def _unanswered(log_state: LogState, found: list[Behind]) -> str:
     """Return a remark about epochs that a sink may have without an acknowledgement. Their rows must not come twice."""
-    maybe = {each.sink: log_state.awaited(each.sink) for each in found}
+    maybe = {each.sink: log_state.unsettled(each.sink) for each in found}
     said = [f"{epochs(numbers)} of {sink}" for sink, numbers in maybe.items() if numbers]
     return (
         f" (not acknowledged: {', '.join(said)}; if their rows are there, declare the newest of them)" if said else ""

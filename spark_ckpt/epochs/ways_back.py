@@ -115,7 +115,7 @@ def with_recovery_advice(
         return _into_the_new(error, sink, base, store, {**context, "epoch": manifest.epoch})
     hint = (
         f"bring the file back from a backup and start again; or go back with job.start(restore={base}): what came after "
-        f"epoch {base} is read from the sources again and published anew, nothing is lost while the sources still have "
+        f"epoch {base} is read from the sources again and published again, nothing is lost while the sources still have "
         f"it (first see what would happen: spark-ckpt restore {store} {base})"
     )
     return EpochDamaged(error.what, hint=hint, **context)
@@ -150,7 +150,7 @@ def past_the_marker(error: CkptError, sink: str, diverged: Collection[int], back
     marker = error.marker if isinstance(error, PublishConflict) else None
     if back is None or marker is None or marker not in diverged:
         return error
-    hint = f"go on with job.start(restore={back}): no rows are lost, but those that {sink} has of epoch {marker} come again"
+    hint = f"continue with job.start(restore={back}): no rows are lost, but those that {sink} has of epoch {marker} come again"
     context = {**error.context, "would be repeated": f"{sink} has epoch {marker}"}
     return PublishConflict(error.what, hint=hint, **context)
 
@@ -171,6 +171,6 @@ def with_publish_advice(
     """
     manifest, now = read(epoch), log_state()
     back = way_back(error, sink, epoch, log_state, read, verify)
-    unanswered = {each: max(epochs) for each in now.sinks if (epochs := now.awaited(each))}
+    unanswered = {each: max(epochs) for each in now.sinks if (epochs := now.unsettled(each))}
     told = past_the_marker(error, sink, diverged, back)
     return with_recovery_advice(told, sink, manifest, now.acked, store, back, unanswered)

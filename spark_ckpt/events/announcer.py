@@ -98,7 +98,7 @@ class Announcer:
 
     def stood_by(self, event: StandbyEvent) -> None:
         """Announce that a standby waits, follows an epoch, is warm or takes over."""
-        detail = f"behind incarnation {event.lease_of} of {event.holder}" if event.holder else "behind nobody"
+        detail = f"behind incarnation {event.lease_of} of {event.holder}" if event.holder else "for the first driver"
         _log.info("job=%s epoch=%d standby %s %s %s", self.job, event.epoch, event.what, detail, event.why)
         self._notify(lambda listener: listener.onStandby(event))
 
@@ -146,4 +146,4 @@ class Announcer:
             except Exception as error:  # noqa: BLE001 - the user's code; the run continues
                 trace = user_traceback(error) or f"{type(error).__name__}: {error}"
                 said = (self.kind, self.job, type(listener).__name__, trace)
-                _log.error("%s=%s listener %s failed, the run goes on\n%s", *said)
+                _log.error("%s=%s listener %s failed, the run continues\n%s", *said)

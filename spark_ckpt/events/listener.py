@@ -137,8 +137,8 @@ class StandbyEvent:
 class UpkeepEvent:
     """State of a job's maintenance under checkpoint lease `token` of standby `standby`.
 
-    From the driver: "leased" to a standby; "taken back", if there is no standby, with token 0. From the standby:
-    "done" up to `epoch`, "given up". From both: "found damage" in the epoch's files; `why` describes it.
+    From the driver: "leased" to a standby; "revoked", if there is no standby, with token 0. From the standby:
+    "done" up to `epoch`, "failed". From both: "found damage" in the epoch's files; `why` describes it.
     """
 
     job: str

@@ -114,7 +114,7 @@ _STORES: Mapping[str, ErrorCause] = {
         "`job.start(standby=True)`.",
     ),
     "CKPT_FENCED": ErrorCause(
-        "Another driver runs the job now. It took over because this driver did not renew its lease in time, or "
+        "Another driver runs the job now. It became the driver because this one did not renew its lease in time, or "
         "because an operator asked for it.",
         "Let this driver end: the other one continues the job. If you did not expect a second driver, look for a "
         "second deployment of the job. To keep a second driver as a reserve, start it with `job.start(standby=True)`.",

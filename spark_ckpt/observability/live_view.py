@@ -64,7 +64,7 @@ def _facts(last: Record, records: Sequence[Record], lag: Mapping[str, int], over
         ("state", "ended" if over else _waits(last)),
         ("rows/s", f"{rate(records):,.0f}"),
         ("rows", f"{_number(totals.get('numInputRows')):,.0f} in, {_number(totals.get('numOutputRows')):,.0f} out"),
-        ("epoch", f"{last.get('epoch')} decided"),
+        ("epoch", f"{last.get('epoch')} committed"),
         ("batch", f"{last.get('batchId')}, {_number(took.get('batch')) / 1000:.2f} s"),
     ]
     parts_ms = _mapping(last.get("epochPartsMs"))

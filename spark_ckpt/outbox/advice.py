@@ -12,9 +12,9 @@ _RESTORE = re.compile(r"restore=(\d+)")
 _TERMS = (
     ("job.start()", "out.start(writer)"),
     ("job.start(", "out.start(writer, "),
-    ("because the job produces the rows behind it again", "because the query produces the rows after it again"),
+    ("because the job produces the rows after it again", "because the query produces the rows after it again"),
     ("start a job whose rows fit", "start a query whose rows fit"),
-    ("go on where the job stands", "go on where the outbox stands"),
+    ("continue where the job stopped", "continue where the outbox stopped"),
     ("start the job", "start the query"),
     ("the job", "the query"),
 )

@@ -240,7 +240,7 @@ class OutboxProtocol:
         own.
         """
         newest = known.by_id.get(known.latest)
-        if newest is not None and newest.spark_batch == committed and any(map(known.awaited, newest.sinks)):
+        if newest is not None and newest.spark_batch == committed and any(map(known.unsettled, newest.sinks)):
             self._run = _Run((yield from self._begin(Begin(LATEST))))
             yield from self.publish()
 
@@ -316,7 +316,7 @@ class OutboxProtocol:
             raise Fenced(
                 f"this driver runs batch {batch.number}, the newest batch of the checkpoint is {newest}",
                 query=batch.query,
-                hint="stop this driver; another one of the query goes on",
+                hint="stop this driver; another driver runs the query",
             )
 
     def _begin(self, effect: Begin) -> Generator[Effect, Answer, IncarnationBegun]:

@@ -210,7 +210,7 @@ def _foreign(log_state: LogState, known: SparkBatch, batch: SparkBatch) -> Query
         )
     elif place is not None:
         hint += (
-            f"; if this query is to go on here, start it with restore={place}: the outbox leaves what came after epoch {place}, "
+            f"; to continue with this query here, start it with restore={place}: the outbox leaves what came after epoch {place}, "
             "and rows that sinks have of it come again"
         )
     return QueryForeign(
@@ -244,7 +244,7 @@ def _unexpected(log_state: LogState, known: SparkBatch, batch: SparkBatch) -> Ba
     before = branch_point(log_state, batch)
     if batch.number == known.number and before is not None:
         return BatchUnexpected(
-            f"batch {batch.number} has other offsets than the batch {known.number} that outbox '{log_state.job}' decided",
+            f"batch {batch.number} has other offsets than the batch {known.number} that outbox '{log_state.job}' committed",
             hint="bring back the checkpoint as it was: it was edited, or a copy of it ran elsewhere; if the query was rewound on "
             f"purpose, start it with restore={before}: the rows of this batch come again",
             **said,
@@ -294,7 +294,7 @@ def dropped_with(log_state: LogState, base: int) -> int:
 
 
 def _left(log_state: LogState, brief: EpochBrief) -> LeftBehind:
-    unanswered = {sink for sink in brief.sinks if brief.epoch in log_state.owed.get(sink, ())}
+    unanswered = {sink for sink in brief.sinks if brief.epoch in log_state.unpublished.get(sink, ())}
     shown = tuple(sorted(set(brief.sinks) - unanswered))
     number = brief.spark_batch.number if brief.spark_batch is not None else -1
     return LeftBehind(brief.epoch, number, brief.rows_out, shown, tuple(sorted(unanswered)))

@@ -330,14 +330,14 @@ def parting_of(*ends: Node) -> OperatorNode | None:
         return None
     first, *others = parting
     if others:
-        raise _cannot_part(first, f"streams part behind operator '{first.name}' and behind operator '{others[0].name}'")
+        raise _cannot_part(first, f"streams part after operator '{first.name}' and after operator '{others[0].name}'")
     behind = next((each.name for each in operators_of(*ends) if first in leaves_of(each.parent)), None)
     if behind is not None:
         raise _cannot_part(
-            first, f"streams part behind operator '{first.name}', and operator '{behind}' reads one of them"
+            first, f"streams part after operator '{first.name}', and operator '{behind}' reads one of them"
         )
     if any(first in leaves_of(end) and len(leaves_of(end)) > 1 for end in ends):
-        raise _cannot_part(first, f"streams part behind operator '{first.name}', and one of them meets another input")
+        raise _cannot_part(first, f"streams part after operator '{first.name}', and one of them meets another input")
     return first
 
 
@@ -352,7 +352,7 @@ def heads_of(ends: Sequence[Node]) -> tuple[Node, ...]:
 def check_read_once(node: Node) -> None:
     """Raise `GraphInvalid` if an operator on `node` would read the output of one operator above in two places."""
     for first in _needed_twice(node):
-        raise _cannot_part(first, f"an operator cannot read two streams that part behind operator '{first.name}'")
+        raise _cannot_part(first, f"an operator cannot read two streams that part after operator '{first.name}'")
 
 
 def _needed_twice(*ends: Node) -> list[OperatorNode]:
@@ -368,8 +368,8 @@ def _check_spark_runs_once(ends: Sequence[Node]) -> None:
     times = Counter(above for node in readers for above in segment(node) if isinstance(above, SparkNode))
     if twice := next((node for node, count in times.items() if count > 1), None):
         raise GraphInvalid(
-            f"streams part behind {twice.verb}, whose operators keep state: Spark would keep it once per stream",
-            hint="put an edge behind it, where streams may part as behind a source: .through('rows')",
+            f"streams part after {twice.verb}, whose operators keep state: Spark would keep it once per stream",
+            hint="put an edge after it, where streams may part as after a source: .through('rows')",
             line=twice.line or None,
         )
 
@@ -423,8 +423,8 @@ def _cannot_part(operator: OperatorNode, what: str) -> GraphInvalid:
     return GraphInvalid(
         what,
         operator=operator.name,
-        hint="behind one operator of a job streams may part if each ends in sinks or edges; else put an edge behind the operator,"
-        f" where streams may part as behind a source: .through('{operator.name}-out')",
+        hint="after one operator of a job streams may part if each ends in sinks or edges; else put an edge after the operator,"
+        f" where streams may part as after a source: .through('{operator.name}-out')",
     )
 
 

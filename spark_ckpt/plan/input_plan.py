@@ -34,7 +34,7 @@ class GroupedInput:
     keys: tuple[str, ...]
 
     @property
-    def beside(self) -> StructType:
+    def values(self) -> StructType:
         """Columns other than the key."""
         own = StructType([field for field in self.schema if field.name not in self.keys])
         return own if own.fields else StructType().add(PRESENT, BooleanType())
@@ -64,7 +64,7 @@ class InputPlan:
         first = next(iter(self.inputs.values()))
         rows = StructType([first.schema[key] for key in self.keys])
         for tag, each in zip(self.named, self.inputs.values(), strict=True):
-            rows = rows.add(tag.tag, each.beside)
+            rows = rows.add(tag.tag, each.values)
         return rows
 
     def tagged(self, name: str, frame: DataFrame, times: Mapping[str, str]) -> DataFrame:
@@ -75,7 +75,7 @@ class InputPlan:
         own = self.inputs[name]
         keys = [column_of(mine).alias(key) for mine, key in zip(own.keys, self.keys, strict=True)]
         tags = [
-            (_struct(each) if tag.name == name else F.lit(None).cast(each.beside)).alias(tag.tag)
+            (_struct(each) if tag.name == name else F.lit(None).cast(each.values)).alias(tag.tag)
             for tag, each in zip(self.named, self.inputs.values(), strict=True)
         ]
         time = column_of(times[name]) if name in times else F.lit(None).cast(TimestampType())
@@ -141,4 +141,4 @@ def _check_keys(first: str, pattern: GroupedInput, name: str, grouped: GroupedIn
 
 
 def _struct(grouped: GroupedInput) -> Column:
-    return F.struct(*[F.lit(True).alias(name) if name == PRESENT else column_of(name) for name in grouped.beside.names])
+    return F.struct(*[F.lit(True).alias(name) if name == PRESENT else column_of(name) for name in grouped.values.names])

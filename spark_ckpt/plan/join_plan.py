@@ -64,7 +64,7 @@ def join_plan(left: StructType, right: StructType, on: object, how: str, ttl: Du
     if keeps_left and ttl is None:
         raise GraphInvalid(
             "join: a left join of two streams needs a ttl",
-            hint='a row without a match is put out when its key is forgotten: join(..., how="left", ttl="1 hour")',
+            hint='a row without a match is emitted when its key expires: join(..., how="left", ttl="1 hour")',
         )
     return JoinPlan(keys, StructType([left[key] for key in keys]), ours, theirs, keeps_left, _ttl_ms(ttl))
 

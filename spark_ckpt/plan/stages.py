@@ -71,11 +71,11 @@ def cut(
         if each.stage not in names:
             raise GraphInvalid(
                 f"no stream of stage '{each.stage}' ends in a sink: nothing reads edge '{edge}'",
-                hint="end the stream behind through(...) with to(sink), or drop it",
+                hint="end the stream after through(...) with to(sink), or drop it",
             )
         if sent_by[edge] == each.stage:
             raise GraphInvalid(
-                f"stage '{each.stage}' reads its own edge '{edge}': behind it the rows meet a stream from before it",
+                f"stage '{each.stage}' reads its own edge '{edge}': after it the rows meet a stream from before it",
                 hint=f"pass that stream into stage '{each.stage}' by an edge of its own:"
                 f" .through('NAME', stage='{each.stage}')",
             )

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _KEYED = (
     "use groupBy(...) and an operator of the stream itself: agg, applyInPandasWithState or applyVectorized; "
-    "for Spark's own behind an operator put an edge between: .through('rows')"
+    "for Spark's own after an operator put an edge between: .through('rows')"
 )
 _FIRST = (
     'call dropDuplicates(["id"]) or dropDuplicatesWithinWatermark(["id"]) on the stream itself: epochs hold their state'
@@ -191,7 +191,7 @@ def _check_event_time(node: PlanNode, timed: bool) -> None:
     declares = node.name == CLOCK_NODE
     if declares and timed:
         raise Refused(
-            "a watermark is declared behind another one",
+            "a watermark is declared after another one",
             operation=CLOCK_NODE,
             hint="declare it once, on the stream or in the function, before the first operator with state",
         )

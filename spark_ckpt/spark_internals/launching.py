@@ -27,7 +27,7 @@ NAMES = (
     ),
     SparkName(
         "SparkContext's signal handler", "pyspark.core.context.SparkContext._do_init (python/pyspark/core/context.py)",
-        "is_pysparks_handler", "after Ctrl-C a job's final epoch is taken, and the program goes on",
+        "is_pysparks_handler", "after Ctrl-C a job's final epoch is taken, and the program continues",
     ),
 )  # fmt: skip
 

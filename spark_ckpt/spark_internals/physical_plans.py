@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _FOLDER = "sql/core/src/main/scala/org/apache/spark/sql/execution"
-_UNKNOWN = "no batch of a job runs whose streams part behind an operator"
+_UNKNOWN = "no batch of a job runs whose streams part after an operator"
 NAMES = (
     SparkName(
         "QueryExecution.executedPlan",

@@ -54,7 +54,7 @@ NAMES = (
     ),
     SparkName(
         "SparkContext.pythonExec", "pyspark.core.context.SparkContext (python/pyspark/core/context.py)", "workers_python",
-        "another Python of the workers is not told at the start",
+        "another Python of the workers is not reported at the start",
     ),
     SparkName(
         "spark.python.unix.domain.socket.dir",

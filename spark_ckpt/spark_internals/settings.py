@@ -86,7 +86,7 @@ NAMES = (
     ),
     SparkName(
         "spark.sql.exchange.reuse", _CONF, "PARTING_SETTINGS",
-        "no batch of a job runs whose streams part behind an operator, if the session has it off",
+        "no batch of a job runs whose streams part after an operator, if the session has it off",
     ),
     SparkName(
         "spark.sql.optimizer.excludedRules", _CONF, "complete_settings",

@@ -170,7 +170,7 @@ class DataTable:
             if found <= txn_version(newest.incarnation, newest.last):
                 return
         raise LogDamaged(
-            f"the table says it shows epoch {epoch_of(found)}, which was never decided", table=self.location.uri
+            f"the table says it shows epoch {epoch_of(found)}, which was never committed", table=self.location.uri
         )
 
     def begin_again(self) -> None:
@@ -178,7 +178,7 @@ class DataTable:
         # Moved, not deleted: the manifests re-create the table, and the damaged log can still be examined.
         aside = f"_damaged{LOG}-{time.time_ns() // 1_000_000}"
         move_folder(self.location, LOG, aside)
-        _log.warning("the log of %s is damaged; it is set aside as %s and made anew", self.location.uri, aside)
+        _log.warning("the log of %s is damaged; it is kept as %s and created again", self.location.uri, aside)
         self.forget()
 
     def ensure(self, schema: pa.Schema, partition_by: Sequence[str] = (), *, replace: bool = False) -> None:

@@ -147,8 +147,8 @@ def _damaged(location: Location, error: Exception, what: str = "") -> LogDamaged
     return LogDamaged(
         f"{A_LOG} cannot be read: {what or one_line(error)}",
         table=location.uri,
-        hint="restore the table's _delta_log folder from a backup; a state table's and those of staged rows are made anew by the "
-        "job's next start",
+        hint="restore the table's _delta_log folder from a backup; a state table's and those of staged rows are created again by "
+        "the job's next start",
     )
 
 
@@ -187,7 +187,7 @@ def create_table(
 
 def recreate_table(location: Location, schema: pa.Schema, description: str, partition_by: Sequence[str]) -> None:
     """Replace the table's columns and remove all files from it, in one commit. Errors are deltalake's own."""
-    durable.step("commit", f"{location.uri} anew")
+    durable.step("commit", f"{location.uri} again")
     DeltaTable.create(
         location.uri,
         schema,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 HINT_DAMAGED = (
     "put the folder epochs of the newest backup in place of this one and start the job: it says which sinks have more "
-    "than the backup, and how to go on then; without a backup start with a new store"
+    "than the backup, and how to continue then; without a backup start with a new store"
 )
 
 

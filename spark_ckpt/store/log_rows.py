@@ -93,10 +93,10 @@ def manifest_of(row: LogRow, body: str) -> Manifest:
 
 def totals(log_state: LogState, kept: AbstractSet[int] | None = None) -> Folded:
     """Return the summary row that replaces dropped rows. `kept`: the epochs that stay; None if none is dropped."""
-    owed = {sink: tuple(sorted(epochs)) for sink, epochs in log_state.owed.items()}
+    unpublished = {sink: tuple(sorted(epochs)) for sink, epochs in log_state.unpublished.items()}
     # Only a row that drops epochs says this: another process may have dropped some since this state.
     ancestors = None if kept is None else log_state.ancestors_among(kept)
-    return Folded(last=log_state.last, acked=dict(log_state.acked), owed=owed, ancestors=ancestors)
+    return Folded(last=log_state.last, acked=dict(log_state.acked), owed=unpublished, ancestors=ancestors)
 
 
 def _took_back(row: LogRow) -> bool:

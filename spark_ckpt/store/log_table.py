@@ -123,7 +123,7 @@ class LogTable:
         self._location = location
         self._table = table
         self._acknowledged = acknowledged
-        self._owed: set[str] = set()
+        self._to_acknowledge: set[str] = set()
         self._now_ms = now_ms
         self._content = LogContent()
         self._own: dict[str, LogFile] = {}
@@ -221,7 +221,7 @@ class LogTable:
         self._own = {path: LogFile(size, _rows(table), table)}
         action = delta_log.added(path, size, _stats(table), data_change=True)
         # Before the commit: one that raises may have landed, and is then acknowledged after the log was read.
-        self._owed.add(new.attempt)
+        self._to_acknowledge.add(new.attempt)
         try:
             delta_log.commit(self._table, self._location, [action], SCHEMA, after=self._loaded_version)
         except CommitLost as lost:
@@ -241,11 +241,11 @@ class LogTable:
         Repeat after a failure; otherwise a no-op.
         """
         # The row as the log has it: an earlier attempt with this id may have landed, and another time has another seal.
-        row = self._content.newest_of(self._owed) if self._owed else None
+        row = self._content.newest_of(self._to_acknowledge) if self._to_acknowledge else None
         if row is not None:
             self._acknowledged = row.acknowledged
             acknowledge(self._location, self._acknowledged)
-            self._owed.clear()
+            self._to_acknowledge.clear()
 
     def body(self, row: LogRow) -> str:
         """Return the body of `row`, checked against its digest. Raises `EpochDamaged`."""
@@ -347,7 +347,7 @@ class LogTable:
         ]
         actions += [delta_log.removed(old, self._content.files[old].size, data_change=dropping) for old in tables]
         try:
-            self._owed.add(extra.attempt)
+            self._to_acknowledge.add(extra.attempt)
             self._replaced_version = delta_log.commit(
                 self._table, self._location, actions, SCHEMA, after=self._loaded_version
             )

@@ -104,13 +104,13 @@ Keyed = Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]]
 """Rows by the text of their key: (key columns, state columns)."""
 
 
-def keyed_beside(store: Store, operator: str, epoch: int, other: int, wanted: Mapping[str, str]) -> Keyed:
+def keyed_to_compare(store: Store, operator: str, epoch: int, other: int, wanted: Mapping[str, str]) -> Keyed:
     """Return the operator's keys at an epoch, for a comparison with `other`. `wanted`: values of key columns, as text.
 
     A column that only widened between the two counts as equal. Raises `EpochNotFound`, `EpochDamaged`, `ConfigInvalid`.
     """
-    snapshot, beside = (snapshot_of(store.log.manifest(each), operator) for each in (epoch, other))
-    state = _as_in(store.state(operator).read(epoch), snapshot, beside)
+    snapshot, compared = (snapshot_of(store.log.manifest(each), operator) for each in (epoch, other))
+    state = _as_in(store.state(operator).read(epoch), snapshot, compared)
     return keyed(visible(with_keys(state, snapshot, wanted), snapshot), column_names(snapshot.key_schema))
 
 

@@ -337,7 +337,7 @@ class Store:
         if not root:
             return self.staged(sink).location
         # A published file belongs to the sink, which may compact or delete it. Its absence is no damage.
-        if not lacks and epoch not in self.log.state().awaited(sink):
+        if not lacks and epoch not in self.log.state().unsettled(sink):
             return None
         elsewhere = Location(self._moved.get(sink, root), self.location.storage_options)
         # These storage options open no other bucket, so a file there cannot be checked.

@@ -182,7 +182,7 @@ class _SinkRefusals:
             except Fenced:
                 pass
             else:
-                require(receipt.replayed, "a zombie is told that the sink has the epoch", receipt=receipt)
+                require(receipt.replayed, "a zombie's receipt says that the sink had the epoch", receipt=receipt)
             job.expect(1)
             job.require_shown("a zombie's publish of an epoch that is there shows nothing more")
 
@@ -235,10 +235,12 @@ class _SinkRefusals:
             job.publish(job.driver(1), job.decided(1))
             job.driver(1).publish(job.decided(4))
             with refused(PublishConflict, "a marker of another branch is a conflict"):
-                job.driver(2).publish(job.decided(2, 2, beside=(Epoch(4),), dropped=(Epoch(4),)))
-            job.driver(2).publish(job.decided(3, 2, empty=True, beside=(Epoch(4),), dropped=(Epoch(4),)))
+                job.driver(2).publish(job.decided(2, 2, diverged=(Epoch(4),), dropped=(Epoch(4),)))
+            job.driver(2).publish(job.decided(3, 2, empty=True, diverged=(Epoch(4),), dropped=(Epoch(4),)))
             job.expect(1, 4)
-            job.require_shown("of an epoch beside the sink's own nothing is shown, and without rows it is no conflict")
+            job.require_shown(
+                "of an epoch that diverged from the sink's own nothing is shown, and without rows it is no conflict"
+            )
 
     def test_a_marker_above_every_decided_epoch_is_refused(self, subject: SinkSubject) -> None:
         """`newest` is the highest number ever committed."""
@@ -294,10 +296,10 @@ class _SendsAhead:
                 output = job.decided(epoch)
                 for count in (1, len(output.files)):
                     driver.send_ahead(job.ahead(output, count))
-                    job.require_shown("rows that were sent ahead are not shown before their epoch is published")
+                    job.require_shown("rows sent early are not shown before their epoch is published")
                 receipt = job.publish(driver, output)
                 job.expect(epoch)
-                job.require_shown("rows that were sent ahead are shown once, with their epoch")
+                job.require_shown("rows sent early are shown once, with their epoch")
                 due = (subject.rows(epoch).num_rows, False)
                 require((receipt.rows, receipt.replayed) == due, "a receipt counts all rows", receipt=receipt)
 
@@ -309,7 +311,7 @@ class _SendsAhead:
             carried = job.decided(2, files=[*given_up.files, *job.staged(2)])
             job.publish(driver, carried)
             job.expect(1, 2)
-            job.require_shown("rows of an epoch that is given up are shown once, with the epoch that they come with")
+            job.require_shown("rows of an abandoned epoch are shown once, with the epoch that has them then")
             driver.send_ahead(job.ahead(job.decided(3)))
             driver.drop_ahead()
             job.publish(driver, job.decided(4))
@@ -325,7 +327,7 @@ class _SendsAhead:
             successor.send_ahead(job.ahead(whole, 1))
             job.publish(successor, whole)
             job.expect(3)
-            job.require_shown("rows that a dead driver has sent ahead are not shown")
+            job.require_shown("rows that a dead driver sent early are not shown")
 
 
 class _OptionalSinkPromises:
@@ -353,10 +355,10 @@ class _OptionalSinkPromises:
                 if told is not None:
                     # 0: a marker need not say who published
                     right = told.epoch == 6 and told.incarnation in (0, 2)
-                    require(right, "the newest epoch is told", told=told)
+                    require(right, "the newest epoch is reported", told=told)
                     require(told.is_of("f" * 32), "the marker is of the decision that was published")
                     require(not told.is_of(output.decision), "the marker is of no other decision")
-            require(sink.newest_published(other.context()) is None, "what another sink has is not told")
+            require(sink.newest_published(other.context()) is None, "the epoch of another sink is not reported")
         return None
 
     def test_telling_changes_nothing_and_fences_nobody(self, subject: SinkSubject) -> None:
@@ -371,7 +373,7 @@ class _OptionalSinkPromises:
             try:
                 job.publish(driver, job.decided(2))
             except CkptError as error:
-                require(False, "asking what is published fences nobody", raised=error)
+                require(False, "reading the newest published epoch fences no driver", raised=error)
             job.expect(1, 2)
             job.require_shown("asking what is published changes nothing")
         return None
@@ -458,9 +460,9 @@ def _ahead_of(job: WritingJob, incarnation: int = 1) -> AheadPublisher:
     """Return the publisher of a new driver for a sink with early send. Skip the test for other sinks."""
     sink, _ = job.made()
     if not isinstance(sink, SendsAhead) or not sink.sends_ahead:
-        skip("the sink is not sent rows before their epoch is decided")
+        skip("the sink gets no rows before their epoch is committed")
     driver = job.driver(incarnation)
-    require(isinstance(driver, AheadPublisher), "a sink that is sent rows ahead has publishers that send them")
+    require(isinstance(driver, AheadPublisher), "a sink with early sends has publishers that send early")
     return cast("AheadPublisher", driver)
 
 

@@ -272,7 +272,7 @@ class _SourceRefusals:
             found = rows_of(job.cuts(cuts[0].cursor))
         except Exception:  # noqa: BLE001 - any error stops the query, so no rows are skipped
             return None
-        require_rows(found, job.added, "rows that are gone are not passed over in silence")
+        require_rows(found, job.added, "rows that are gone are reported")
         return None
 
 
@@ -326,7 +326,7 @@ class _OptionalSourcePromises:
             found = rows_of(job.cuts(cursor, source))
         except Exception:  # noqa: BLE001 - any error stops the query, so no rows are skipped
             return None
-        require_rows(found, fresh, "a running job is told of another input, or reads all of its rows", cursor=cursor)
+        require_rows(found, fresh, "a running job refuses another input, or reads all of its rows", cursor=cursor)
         return None
 
     def test_what_can_be_read_again_is_not_refused(self, subject: SourceSubject) -> None:
@@ -396,7 +396,7 @@ class _OptionalSourcePromises:
             max(sizes) <= limit, "a limited batch has no more rows than its limit", rows_by_batch=sizes, limit=limit
         )
         rest = job.cuts(cuts[0].cursor)
-        require_rows(rows_of([cuts[0], *rest]), job.added, "the unlimited source goes on where the limited one ended")
+        require_rows(rows_of([cuts[0], *rest]), job.added, "the unlimited source continues where the limited one ended")
         return None
 
 

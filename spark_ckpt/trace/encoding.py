@@ -166,5 +166,5 @@ def digest_of(manifest: Manifest) -> str:
 
 
 def _point(point: RecoveryPoint) -> Object:
-    owed = {sink: [whole(each) for each in manifests] for sink, manifests in point.unpublished.items()}
-    return _object(point) | {"manifest": whole(point.manifest), "unpublished": encoded(owed)}
+    unpublished = {sink: [whole(each) for each in manifests] for sink, manifests in point.unpublished.items()}
+    return _object(point) | {"manifest": whole(point.manifest), "unpublished": encoded(unpublished)}

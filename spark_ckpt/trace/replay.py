@@ -38,7 +38,7 @@ class Difference:
 
     def __str__(self) -> str:
         return (
-            f"{self.name}, line {self.line}: told {_short(self.event)}\n"
+            f"{self.name}, line {self.line}: event {_short(self.event)}\n"
             f"  recorded {_short(self.recorded)}\n  replayed {_short(self.replayed)}"
         )
 

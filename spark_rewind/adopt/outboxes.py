@@ -40,12 +40,12 @@ def published(log_state: LogState, checkpoint: QueryCheckpoint) -> bool | None:
     newest = log_state.by_id.get(log_state.latest)
     known = newest.spark_batch if newest is not None else None
     if known is None or known.query != checkpoint.query:
-        whose = "has decided no batch" if known is None else f"belongs to query {known.query}"
+        whose = "has committed no batch" if known is None else f"belongs to query {known.query}"
         raise AdoptionRefused(
             f"outbox '{log_state.job}' {whose}, and the checkpoint is of query {checkpoint.query}",
             hint="name the store of this query's own outbox, or an empty folder; nothing was changed",
         )
-    if late := {sink: found for sink in log_state.sinks if (found := log_state.awaited(sink))}:
+    if late := {sink: found for sink in log_state.sinks if (found := log_state.unsettled(sink))}:
         said = ", ".join(f"{sink} {epochs(found)}" for sink, found in late.items())
         raise AdoptionRefused(
             f"sinks of outbox '{log_state.job}' are not known to have: {said}", hint=f"{FINISH}; nothing was changed"

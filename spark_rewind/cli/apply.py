@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from spark_rewind.applying import ApplySettings
 
 
-_TITLES = {"apply": "taken back", "undo": "put back"}
+_TITLES = {"apply": "rolled back", "undo": "put back"}
 
 
 def print_record(record: RewindRecord, *, dry: bool) -> None:

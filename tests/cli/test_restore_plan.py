@@ -109,7 +109,7 @@ def test_a_plan_with_a_new_sink_names_its_start_and_is_refused_while_the_old_one
 
     refused = command("restore", uri, "latest", "--dry-run", "--accept-new-sink", SINK)
     assert (refused.code, "CKPT_IDENTITY_CHANGED" in refused.err) == (8, True)
-    assert "decided epochs: 5" in refused.err
+    assert "committed epochs: 5" in refused.err
     assert command("restore", uri, 4, "--dry-run", "--accept-new-sink", "otu").code == 2
 
 

@@ -151,7 +151,7 @@ def plan_file(lake: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 def test_a_plan_is_applied_and_its_steps_are_printed(lake, plan_file, capsys):
     assert exit_code(["rewind", "apply", str(plan_file), *AT_ONCE]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("taken back: ingest@1\n")
+    assert text.startswith("rolled back: ingest@1\n")
     row = next(line.split() for line in text.splitlines() if line.startswith(str(lake / "bronze")))
     assert row[1:] == ["3", "1", "4", "0", "2"]
     assert "fix the cause, then start the queries" in text
@@ -169,7 +169,7 @@ def test_the_result_of_apply_is_a_typed_document(plan_file, capsys):
 def test_a_dry_run_prints_the_planned_steps(lake, plan_file, capsys):
     assert exit_code(["rewind", "apply", str(plan_file), "--dry-run"]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("would be taken back: ingest@1\n")
+    assert text.startswith("would be rolled back: ingest@1\n")
     assert text.endswith("Nothing was changed.\n")
     assert sorted(path.name for path in (lake / "ingest" / "offsets").iterdir()) == ["0", "1", "2", "3"]
 

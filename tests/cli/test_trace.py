@@ -52,7 +52,7 @@ def test_a_trace_that_breaks_the_rules_is_shown_and_exits_with_code_1(capsys: Ca
     first.write_text("".join(lines))
 
     printed = out(capsys, "trace", str(first), code=1)
-    assert f"{first.name}, line {number + 1}: told" in printed
+    assert f"{first.name}, line {number + 1}: event" in printed
 
 
 @pytest.mark.parametrize("text", [None, "", "{}\n"])

@@ -350,7 +350,7 @@ class KnowsNoDroppedEpochs(MemorySink):
 
 class KnowsNoBranches(MemorySink):
     def has(self, marker: SinkMarker | None, output: EpochOutput, context: SinkContext) -> bool:
-        return is_published(marker, replace(output, beside=()), context)
+        return is_published(marker, replace(output, diverged=()), context)
 
 
 class KnowsNoReplacement(MemorySink):

@@ -31,7 +31,7 @@ def test_a_restore_without_a_known_batch_names_the_place(epoch, place):
 
 
 def test_a_plain_start_has_its_writer():
-    assert "out.start(writer);" in of_outbox("go on where the job stands: job.start(); or wait", LOG)
+    assert "out.start(writer);" in of_outbox("continue where the job stopped: job.start(); or wait", LOG)
 
 
 def test_a_setting_of_a_job_is_left_out():

@@ -288,7 +288,7 @@ def test_a_primary_waits_for_an_append_without_an_answer() -> None:
 
 
 def test_a_lease_that_this_primary_did_not_append_is_refused() -> None:
-    with pytest.raises(InvalidTransition, match="nobody else may append"):
+    with pytest.raises(InvalidTransition, match="only the primary appends"):
         issuing().handle(LeaseChosen(Lease(1, Terms(C, 1, 0, 700, 1_000)), 300))
 
 

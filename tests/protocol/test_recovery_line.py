@@ -145,7 +145,7 @@ def test_a_lost_message_rolls_its_sender_back():
     assert found.explain(P) == (
         "q failed: checkpoint 1 is the newest that is durable\n"
         "p goes back from now to checkpoint 0: "
-        "it sent message 2 and 1 more of p->q, which q at checkpoint 1 has not received and nobody kept"
+        "it sent message 2 and 1 more of p->q, which q at checkpoint 1 has not received and no log has"
     )
     assert found.chosen[Q] == counted(0)
 

@@ -386,7 +386,7 @@ def test_a_stable_log_outlives_its_sender_and_a_volatile_one_is_lost() -> None:
 
     both = plan(failure(logs, {S, J}, {log_key(S_TO_J, 1, 1): record}))
     assert [message.body for message in both.parts[J].replay] == ["s.1"]
-    with pytest.raises(ProtocolViolation, match="k received what j sent after its receipt 1, of which nobody knows"):
+    with pytest.raises(ProtocolViolation, match="k received what j sent after its receipt 1, which no process knows"):
         plan(failure(logs, {S, J}))
 
 

@@ -163,7 +163,7 @@ def test_a_table_that_is_written_while_it_is_rolled_back(story, monkeypatch, poi
 
     monkeypatch.setattr(carrying, "hit", hit)
     before = story.content()
-    with pytest.raises(RewindStale, match=r"bronze(: somebody else wrote version| was written in the meantime)"):
+    with pytest.raises(RewindStale, match=r"bronze(: another writer wrote version| was written in the meantime)"):
         apply(story.plan, settings_for(story.plan))
     assert {name.partition("/")[0] for name in story.content().keys() - before.keys()} == {"bronze"}
     assert all(story.content()[name] == text for name, text in before.items())
@@ -248,7 +248,7 @@ def test_a_table_that_a_program_keeps_writing_is_rolled_back_after_the_program_s
 
     with monkeypatch.context() as writing:
         writing.setattr(carrying, "hit", hit)
-        with pytest.raises(RewindUnderWay, match="silver: somebody else wrote version") as raised:
+        with pytest.raises(RewindUnderWay, match="silver: another writer wrote version") as raised:
             apply(story.plan, settings_for(story.plan))
     assert "stop the program that writes it" in raised.value.hint
     apply(story.plan, settings_for(story.plan))

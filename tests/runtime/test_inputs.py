@@ -40,7 +40,7 @@ class Log:
     def state(self):
         briefs = [SimpleNamespace(epoch=epoch) for epoch in self._cursors]
         return SimpleNamespace(
-            epochs=briefs, sinks=["out"], awaited=lambda sink: list(self._unpublished), latest=self._latest
+            epochs=briefs, sinks=["out"], unsettled=lambda sink: list(self._unpublished), latest=self._latest
         )
 
     def manifest(self, epoch):

@@ -359,7 +359,7 @@ class Query:
 def test_a_query_stopped_from_outside_is_reported_as_stopped(query):
     error = failure_of(query)
     assert error.condition == "CKPT_QUERY_FAILED"
-    assert "nobody asked" in error.what
+    assert "was not asked to stop" in error.what
     assert "StreamingQuery.stop" in error.hint
 
 

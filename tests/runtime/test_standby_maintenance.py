@@ -153,7 +153,7 @@ def test_the_driver_takes_over_maintenance_that_failed(bench):
     incarnation = bench.begin()
     first = epoch(incarnation, 2)
     eventually(lambda: first in bench.ours, "materialized by the driver")
-    assert "no column" in standby.events_of("given up")[0].why
+    assert "no column" in standby.events_of("failed")[0].why
     assert incarnation.stopped().outcome is Outcome.STOPPED
     standby.thread.leave()
 
@@ -173,7 +173,7 @@ def test_another_standby_takes_over_maintenance_that_takes_too_long(bench):
     second = StandbyMaintenance(bench)
     eventually(lambda: committed in second.materialized, "materialized by the other standby")
     held.set()
-    eventually(lambda: first.events_of("given up"), "the zombie's end")
+    eventually(lambda: first.events_of("failed"), "the zombie's end")
     assert first.events_of("done") == []
     assert bench.ours == []
     assert incarnation.stopped().outcome is Outcome.STOPPED
@@ -267,7 +267,7 @@ def test_maintenance_whose_end_the_log_refuses_is_not_reported_as_done(bench, mo
 
     monkeypatch.setattr(UpkeepLog, "end", refused)
     standby, incarnation = settled_by_a_standby(bench)
-    eventually(lambda: standby.events_of("given up"), "the end of its turn")
+    eventually(lambda: standby.events_of("failed"), "the end of its turn")
     assert standby.events_of("done") == []
     assert incarnation.stopped().outcome is Outcome.STOPPED
     standby.thread.leave()

@@ -151,7 +151,7 @@ class ReturningWorld(LeaseWorld):
     def choices(self) -> Sequence[Choice]:
         """Return the choices: before the calm holders return leases; returns arrive; ended incarnations are noticed."""
         found = list(super().choices())
-        if self.budget["return"] and self.owed is None:
+        if self.budget["return"] and self.unpublished is None:
             holders = [node.name for node in self.nodes.values() if node.awake and self._may_return(node)]
             found += [("return", name, times) for name in holders for times in TIMES]
         found += [("returned", said.node, said.token) for said in dict.fromkeys(self.said) if self._comes(said)]

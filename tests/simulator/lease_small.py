@@ -59,5 +59,5 @@ class SmallWorld(LeaseWorld):
             return False
         lease = primary.lease
         if lease is None or self.nodes[self.leader].local(self.now) > primary.deadline_ms:
-            return self.owed is not None or self._leases_left()
+            return self.unpublished is not None or self._leases_left()
         return lease.terms.holder == node.name and node.payload >= lease.token

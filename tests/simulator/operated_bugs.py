@@ -75,7 +75,7 @@ def the_error_of_a_diverged_marker_names_no_way(monkeypatch):
 
 
 def a_marker_of_another_branch_counts_as_published(monkeypatch):
-    monkeypatch.setattr(LogState, "beside", lambda log_state, epoch: [])
+    monkeypatch.setattr(LogState, "diverged", lambda log_state, epoch: [])
 
 
 def rows_that_cannot_be_given_any_more_are_left_out(monkeypatch):

@@ -26,7 +26,7 @@ def test_no_schedule_is_condemned_and_every_kind_of_fault_happens(schedules):
     happened = dict.fromkeys(
         ["crash", "usurped", "query lost", "store away", "store fail", "store silent", "publish fail", "publish silent",
          "begin fail", "begin silent", "run twice", *(f"miss {operator}" for operator in OPERATORS),
-         "complete", "given up", "in flight", "delete", "overdue", "late decided", "late fenced",
+         "complete", "out of retries", "in flight", "delete", "overdue", "late decided", "late fenced",
          "swept", "begin astray"], 0,
     )  # fmt: skip
     for seed in range(schedules):

@@ -138,7 +138,7 @@ def test_a_story_names_the_receiver_of_a_message() -> None:
     lines = sim.story(moments).splitlines()
 
     assert "send     s.0>a to a [1]" in lines[0]
-    assert "send     vote to nobody: it is on its way for ever [2]" in lines[1]
+    assert "send     vote to no process: it stays in flight [2]" in lines[1]
     assert "send     vote to c [3]" in lines[2]
 
 

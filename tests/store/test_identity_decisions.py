@@ -168,7 +168,7 @@ def test_a_sink_that_was_never_replaced_has_the_epochs_it_acknowledged():
 def test_a_new_sink_is_refused_while_the_old_one_has_unpublished_rows():
     unpublished = {"out": [manifest(5, base=4), manifest(6, base=5, rows=3)]}
     recorded = Known({}, {"out": SinkIdentity(parts=A)}, restorable(manifest(6), holding(5, "out"), manifest(4)))
-    with pytest.raises(IdentityChanged, match="decided epochs: 6") as caught:
+    with pytest.raises(IdentityChanged, match="committed epochs: 6") as caught:
         reconciled(recorded, Found({}, {"out": B}), named(new_sinks=["out"]), unpublished, 7)
     assert "job.start(restore=4, accept_new_sink='out')" in caught.value.hint
 
@@ -222,7 +222,7 @@ def test_the_advice_names_an_epoch_that_can_be_restored():
 def test_a_new_sink_is_refused_while_rows_for_the_old_one_are_deferred():
     holding = manifest(6, base=5, rows=3)
     holding = holding.model_copy(update={"held": holding.outputs, "outputs": {}})
-    with pytest.raises(IdentityChanged, match="decided epochs: 6"):
+    with pytest.raises(IdentityChanged, match="committed epochs: 6"):
         standing(A, B, {"out": [holding]}, new_sinks=["out"])
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from store_world import SINK, World
 
-from spark_ckpt.epochs.debts import Debts
 from spark_ckpt.epochs.records import EpochBrief, Folded, Published, SinkAck
 from spark_ckpt.epochs.retention import Retention, kept_epochs
+from spark_ckpt.epochs.unpublished import UnpublishedEpochs
 from spark_ckpt.errors import PublishConflict
 
 
@@ -80,7 +80,7 @@ def test_each_unpublished_epoch_names_the_diverged_ones_that_a_sink_may_have(wor
     world.epoch({"a": 4})
     point = world.begin(3)
     assert [each.epoch for each in point.unpublished[SINK]] == [2, 3]
-    assert point.beside == {2: (4,), 3: (4,)}
+    assert point.diverged == {2: (4,), 3: (4,)}
 
 
 def test_lost_epochs_descend_from_the_newest_one_only_if_its_incarnation_committed_them(world: World) -> None:
@@ -89,7 +89,7 @@ def test_lost_epochs_descend_from_the_newest_one_only_if_its_incarnation_committ
     world.store.log.release(1)
     world.store.log.accept_loss(4, 1)
     world.store.log.accept_loss(6, 5)
-    assert world.begin().beside == {2: (5, 6)}
+    assert world.begin().diverged == {2: (5, 6)}
 
 
 def test_an_accepted_loss_of_one_sink_proves_nothing_for_another(world: World) -> None:
@@ -99,7 +99,7 @@ def test_an_accepted_loss_of_one_sink_proves_nothing_for_another(world: World) -
     world.store.log.release(1)
     world.store.log.accept_loss(2, 2)
     world.store.log.accept_loss(5, 2)
-    assert world.begin().beside == {2: (3, 4, 5)}
+    assert world.begin().diverged == {2: (3, 4, 5)}
 
 
 @pytest.mark.parametrize("newer", [False, True], ids=["nothing", "a newer epoch"])
@@ -139,9 +139,9 @@ def brief(epoch: int, base: int) -> EpochBrief:
 
 
 def test_a_fold_changes_neither_later_epochs_nor_acknowledged_ones() -> None:
-    debts = Debts({}, {})
+    unpublished = UnpublishedEpochs({}, {})
     for each in (brief(1, 0), brief(2, 1)):
-        debts.take_in(each)
-    debts.take_in(Published(incarnation=1, acks=(SinkAck(sink=SINK, epoch=1),)))
-    debts.take_in(Folded(last=1, acked={}, owed={SINK: (1,)}))
-    assert debts.owed() == {SINK: frozenset({2})}
+        unpublished.apply(each)
+    unpublished.apply(Published(incarnation=1, acks=(SinkAck(sink=SINK, epoch=1),)))
+    unpublished.apply(Folded(last=1, acked={}, owed={SINK: (1,)}))
+    assert unpublished.by_sink() == {SINK: frozenset({2})}

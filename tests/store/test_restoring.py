@@ -10,7 +10,7 @@ from store_world import ELSEWHERE, JOB, OPERATOR, SINK, World
 from spark_ckpt.cli.stores import status_of
 from spark_ckpt.epochs import records
 from spark_ckpt.epochs.records import SinkAck, SparkState
-from spark_ckpt.epochs.restore import owed_rows
+from spark_ckpt.epochs.restore import unpublished_rows
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, EpochNotFound, FormatUnknown, StoreForeign
 from spark_ckpt.store import log_table
 from spark_ckpt.store.spark_state import Known, Moment
@@ -141,7 +141,7 @@ def test_an_epoch_with_deferred_rows_counts_as_unpublished(world: World) -> None
     assert status_of(log_state, log_state.by_id[2]) == "unpublished"
     point = world.begin()
     assert (point.manifest.held, point.unpublished) == (holding.held, {})
-    assert owed_rows(point.manifest, point.unpublished) == {SINK: [point.manifest]}
+    assert unpublished_rows(point.manifest, point.unpublished) == {SINK: [point.manifest]}
     assert world.epoch({"a": 3}, acked=1).held == {}
     log_state = world.store.log.state()
     assert [status_of(log_state, log_state.by_id[epoch]) for epoch in (1, 2, 3)] == [

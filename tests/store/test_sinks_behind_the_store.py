@@ -191,5 +191,5 @@ def test_a_fold_keeps_the_record_of_lost_rows(world: World, tmp_path: Path) -> N
 
     log = Store.open(world.store.location.uri, JOB).log
     assert not {5, 6} & log.state().by_id.keys()
-    with pytest.raises(PublishConflict, match="cannot be given them any more"):
+    with pytest.raises(PublishConflict, match="their rows would be lost"):
         log.begin_incarnation(world.holder, "lost", takeover=True)

@@ -19,7 +19,7 @@ from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, StateFile
 from spark_ckpt.errors import StateSchemaChanged
 from spark_ckpt.plan.graph import ddl
 from spark_ckpt.store.ddl import arrow_schema, column_names
-from spark_ckpt.store.state_rows import keyed_beside
+from spark_ckpt.store.state_rows import keyed_to_compare
 from spark_ckpt.store.widening import types_change, value_differences, widened
 
 WIDENS = [
@@ -213,7 +213,7 @@ def test_a_restore_returns_the_table_to_the_narrower_type(world: World) -> None:
 def test_epochs_of_both_sides_are_compared_by_value(world: World) -> None:
     world.epoch({"a": 1, "b": 2})
     rewritten(world, {"a": decimal.Decimal(1), "b": decimal.Decimal(3)}, pa.decimal128(30, 2), "v decimal(30,2)")
-    old, new = keyed_beside(world.store, OPERATOR, 1, 2, {}), keyed_beside(world.store, OPERATOR, 2, 1, {})
+    old, new = keyed_to_compare(world.store, OPERATOR, 1, 2, {}), keyed_to_compare(world.store, OPERATOR, 2, 1, {})
     assert {key: values for key, (_, values) in old.items()} == {"['a']": {"v": "1.00"}, "['b']": {"v": "2.00"}}
     assert [key for key in new if old[key] != new[key]] == ["['b']"]
 

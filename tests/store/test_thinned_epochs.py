@@ -202,7 +202,7 @@ def test_epochs_before_a_gap_are_published_epochs_of_the_branch(world):
 
 def test_epochs_after_a_gap_are_descendants_of_an_epoch_before_it(world):
     log_state = world.store.log.state()
-    assert log_state.beside(3) == []
+    assert log_state.diverged(3) == []
     found, complete = behind(log_state, 3)
     assert ([each.epoch for each in found], complete) == ([5, 7, 8], False)
 
@@ -225,5 +225,5 @@ def test_a_restored_epoch_before_a_gap_begins_a_branch(world):
 def test_an_accepted_loss_leaves_epochs_before_a_gap_published(world):
     world.store.log.release(1)
     world.store.log.accept_loss(12, 1)
-    unpublished = world.store.log.state().owed
+    unpublished = world.store.log.state().unpublished
     assert not {1, 3, 5} & {epoch for epochs in unpublished.values() for epoch in epochs}

@@ -59,7 +59,7 @@ class Duty:
             _log.warning("job=%s incarnation=%d %s: %s", self._job, self._incarnation, note.what, note.detail)
         if ours and self._is_left:
             self._is_left = False
-            self._say(UpkeepEvent(self._job, "taken back", 0, "", why="no standby is left"))
+            self._say(UpkeepEvent(self._job, "revoked", 0, "", why="no standby is left"))
         return ours
 
     def is_done(self, manifest: Manifest) -> bool:

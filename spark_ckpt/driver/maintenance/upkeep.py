@@ -126,10 +126,10 @@ class Upkeep(threading.Thread):
             self._work(token)
         except (_TurnOver, Fenced) as over:
             self._holding.failed()
-            self._tell_of("given up", token, 0, str(over))
+            self._tell_of("failed", token, 0, str(over))
         except Exception as error:  # noqa: BLE001 - after any error the lease is returned, and another process tries
             self._holding.failed()
-            self._tell_of("given up", token, 0, str(error))
+            self._tell_of("failed", token, 0, str(error))
             with suppress(Fenced):
                 self._rows.end(UpkeepEnded(token=token, failure=_in_short(str(error) or type(error).__name__)))
 
@@ -154,7 +154,7 @@ class Upkeep(threading.Thread):
         if admitted:
             self._tell_of("done", token, log_state.latest)
         else:
-            self._tell_of("given up", token, 0, "the log has another lease, or could not be asked")
+            self._tell_of("failed", token, 0, "the log has another lease, or could not be asked")
 
     def _is_admitted(self, done: UpkeepEnded) -> bool:
         """Record the turn in the log, which compares the token; return true if it accepts. Transient errors are
@@ -182,7 +182,7 @@ class Upkeep(threading.Thread):
     def _guard(self) -> None:
         """Check before each step that the turn is still valid, and write the note: a standby at work is alive."""
         if self._over.is_set():
-            raise _TurnOver("this standby waits no more")
+            raise _TurnOver("this standby has ended")
         if not self._holding.goes_on(_now_ms()):
             raise _TurnOver("the lease's time is up")
         self._tell()

@@ -62,12 +62,12 @@ _JAVAS_FRAME = re.compile(r"^[\s:]*(?:Caused by: |Suppressed: )?")
 _OF_DISKS = (StoreFull, StoreReadOnly, StoreIoFailed)
 _HINT_DISKS = (
     "look at the disks of Spark's checkpoint (run_dir), its temporary files (spark.local.dir), the local cache (local_dir) "
-    "and the store; a running job goes on by itself when they serve again"
+    "and the store; a running job continues by itself when they work again"
 )
 
 _HINT_WORKERS = (
     "the host is too busy, or has too little memory: stop other programs, or give the job fewer tasks at a time (local[n], "
-    "spark.executor.cores); a running job goes on by itself, else start it again: it continues from its last epoch"
+    "spark.executor.cores); a running job continues by itself; else start it again: it continues from its last epoch"
 )
 
 _PYTHON = "PYTHON_EXCEPTION"
@@ -146,7 +146,7 @@ def failure_of(query: Query | None) -> CkptError:
         return _jvm_gone()
     if cause is None:
         return QueryFailed(
-            "the streaming query stopped, nobody asked it to",
+            "the streaming query stopped, but the job was not asked to stop",
             hint="look for StreamingQuery.stop in the program",
         )
     return cause if isinstance(cause, CkptError) else failure_by(cause)
@@ -228,7 +228,7 @@ def _judged(error: BaseException) -> CkptError | None:
     if condition.partition(".")[0] in _STATE_CHANGED:
         what = _SQLSTATE.sub("", message_of(error).strip()).removeprefix(f"[{condition}] ")
         return SparkStateChanged(
-            f"Spark cannot go on with the state of its operators: {what[:_SHOWN_CHARS]}",
+            f"Spark cannot continue with the state of its operators: {what[:_SHOWN_CHARS]}",
             spark=condition,
             hint=_HINT_STATE,
         )

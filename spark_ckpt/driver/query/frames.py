@@ -266,8 +266,8 @@ class StageFrames:
         # An operator that ran twice would count each row twice in its state.
         if times_computed(staged, frame) != 1:
             raise EnvironmentUnfit(
-                f"Spark's plan does not run operator '{operator.name}' once for all streams that part behind it",
-                hint="let one stream go on from the operator, or run the others in jobs of their own",
+                f"Spark's plan does not run operator '{operator.name}' once for all streams that part after it",
+                hint="let only one stream leave the operator, or run the others in jobs of their own",
             )
         return staged
 

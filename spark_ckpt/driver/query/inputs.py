@@ -157,7 +157,7 @@ class InputRetention:
         log = self._plan.store.log
         log_state = log.state()
         kept = sorted(brief.epoch for brief in log_state.epochs)
-        if not kept or any(kept[0] in log_state.awaited(sink) for sink in log_state.sinks):
+        if not kept or any(kept[0] in log_state.unsettled(sink) for sink in log_state.sinks):
             return  # the rows of the oldest epoch are not published yet
         cursors = [each.cursors for each in log.manifests(kept)]
         for name, source in self._sources.items():

@@ -261,7 +261,7 @@ def stop_within(query: RunningQuery, bound_s: float) -> None:
     stop.start()
     stop.join(bound_s)
     if stop.is_alive():
-        _log.warning("the query does not stop within %g s; it is left behind", bound_s)
+        _log.warning("the query does not stop within %g s; its thread is abandoned", bound_s)
 
 
 def _stop(query: RunningQuery) -> None:

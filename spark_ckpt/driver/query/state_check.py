@@ -82,7 +82,7 @@ def check_spark_state(plan: JobPlan, base: Manifest) -> None:
         )
     if len(plan.operators) > 1 and plan.marks:
         raise GraphInvalid(
-            f"event time passes operators of the job ('{plan.marks[0].operator}') beside operators of Spark",
+            f"event time passes operators of the job ('{plan.marks[0].operator}') and operators of Spark in one job",
             hint="put an edge between them: .through('rows'); or keep windows and timeouts inside transform",
         )
     if plan.checkpoint(1).local is None:

@@ -52,7 +52,7 @@ class Meter(RunListener):
         self._job = job
         self._backend = backend
         self._now_s = now_s
-        self._owed: dict[str, set[int]] = {}
+        self._unpublished: dict[str, set[int]] = {}
         self._released: int | None = None
         for counted in (*_COUNTS.values(), catalogue.BATCHES, catalogue.EPOCHS_ABORTED, catalogue.INCARNATIONS):
             backend.add(counted, 0, job)
@@ -68,7 +68,7 @@ class Meter(RunListener):
         # A restore lowers the newest epoch.
         self._backend.put(catalogue.LAST_EPOCH, event.base, self._job)
         for sink, epochs in event.unpublished.items():
-            self._owed[sink] = set(epochs)
+            self._unpublished[sink] = set(epochs)
             self._put_unpublished(sink)
 
     def onIncarnationEnded(self, event: IncarnationEvent) -> None:
@@ -118,7 +118,7 @@ class Meter(RunListener):
             self._backend.put(catalogue.PROGRAM_LINE, number, self._job, program)
         self._backend.put(catalogue.COMMON_LINE, event.common, self._job)
         self._released = event.released
-        for sink in self._owed:
+        for sink in self._unpublished:
             self._put_unpublished(sink)
 
     def onEpochCommitted(self, event: EpochEvent) -> None:
@@ -134,7 +134,7 @@ class Meter(RunListener):
         for sink, rows in _numbers(event.detail.get("staged_rows")).items():
             self._backend.add(catalogue.STAGED_ROWS, rows, self._job, sink)
         for sink in _names(event.detail.get("sinks")):
-            self._owed.setdefault(sink, set()).add(event.epoch)
+            self._unpublished.setdefault(sink, set()).add(event.epoch)
             self._put_unpublished(sink)
 
     def onEpochAborted(self, event: EpochEvent) -> None:
@@ -152,12 +152,12 @@ class Meter(RunListener):
         for part, took_ms in _numbers(event.detail.get("parts_ms")).items():
             self._backend.observe(catalogue.PUBLISH_PARTS, took_ms / 1000, self._job, part, sink)
         # A publish covers all earlier epochs of the sink, also those whose event was lost.
-        self._owed[sink] = {epoch for epoch in self._owed.get(sink, ()) if epoch > event.epoch}
+        self._unpublished[sink] = {epoch for epoch in self._unpublished.get(sink, ()) if epoch > event.epoch}
         self._put_unpublished(sink)
 
     def _put_unpublished(self, sink: str) -> None:
         # Epochs that wait for a line of all stages are not the sink's to publish yet.
-        due = [epoch for epoch in self._owed[sink] if self._released is None or epoch <= self._released]
+        due = [epoch for epoch in self._unpublished[sink] if self._released is None or epoch <= self._released]
         self._backend.put(catalogue.UNPUBLISHED, len(due), self._job, sink)
 
     def onRetry(self, event: RetryEvent) -> None:

@@ -30,7 +30,7 @@ def going_back(store: Store, epoch: int) -> Json:
         "state_bytes": state,
         "lines": [
             f"a new incarnation, {planned.incarnation}, begins; its first epoch is {planned.next_epoch}",
-            *([f"{epochs(planned.abandoned)} of the present line will be left behind"] if planned.abandoned else []),
+            *([f"{epochs(planned.abandoned)} of the current branch will be dropped"] if planned.abandoned else []),
             *([moved] if log_state.kind == "job" else []),
         ],
         "sinks": {sink.sink: list(sink_lines(planned.epoch, sink, log_state.kind)) for sink in planned.sinks},

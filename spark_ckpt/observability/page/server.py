@@ -24,7 +24,7 @@ from spark_ckpt.json_values import plain
 from spark_ckpt.observability.page.facts import epoch_of, facts_of
 from spark_ckpt.observability.page.report import asset, drawn, going_back
 from spark_ckpt.store.existing import existing_store
-from spark_ckpt.store.state_rows import keyed_beside
+from spark_ckpt.store.state_rows import keyed_to_compare
 from spark_ckpt.store.store import Store
 
 MOST_KEYS = 50
@@ -36,7 +36,7 @@ def state_at(store: Store, operator: str, before: int, after: int, keys: Mapping
 
     Raises `EpochNotFound`, `EpochDamaged`, `ConfigInvalid` (no such key column, or no value of its type).
     """
-    old, new = (keyed_beside(store, operator, *epochs, keys) for epochs in ((before, after), (after, before)))
+    old, new = (keyed_to_compare(store, operator, *epochs, keys) for epochs in ((before, after), (after, before)))
     texts = sorted(old.keys() | new.keys(), key=lambda text: (old.get(text) == new.get(text), text))
     rows: list[Json] = [
         {

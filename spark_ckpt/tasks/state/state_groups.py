@@ -88,7 +88,8 @@ class GroupWriter:
             raise AdoptionRefused(
                 f"operator '{self.operator}': {counted(twice, 'key')} of the query {'is' if twice == 1 else 'are'} another one's "
                 "equal in a job, where 0.0 and -0.0 are one key, and all NaN are",
-                hint="group by another column, or by a text made of it: such a query begins anew as a job; nothing was changed",
+                hint="group by another column, or by a text made of it: such a query has to start as a job without its "
+                "state; nothing was changed",
             )
         return table
 

@@ -36,11 +36,11 @@ def lineage(epochs: Epochs, newest: int, ancestors: Ancestors = MappingProxyType
         brief = epochs.get(above) if above < brief.epoch else None
 
 
-class Debts:
+class UnpublishedEpochs:
     """Unpublished epochs per sink, updated row by row.
 
-    - `epochs`: the epochs of the log; `take_in` adds to it.
-    - The second parameter: unpublished epochs per sink, from the rows before.
+    - `epochs`: the epochs of the log; `apply` adds to it.
+    - `by_sink`: unpublished epochs per sink, from the rows before.
     - `latest`: newest epoch of the current branch, from the rows before.
     - `ancestors`: ancestors of epochs whose base was dropped, from the rows before.
     """
@@ -48,59 +48,59 @@ class Debts:
     def __init__(
         self,
         epochs: dict[int, EpochBrief],
-        owed: Mapping[str, frozenset[int]],
+        by_sink: Mapping[str, frozenset[int]],
         latest: int = 0,
         ancestors: Ancestors = MappingProxyType({}),
     ) -> None:
         self._epochs = epochs
         self._latest = latest
         self._ancestors = ancestors
-        self._owed = {sink: set(numbers) for sink, numbers in owed.items()}
+        self._by_sink = {sink: set(numbers) for sink, numbers in by_sink.items()}
 
-    def owed(self) -> dict[str, frozenset[int]]:
+    def by_sink(self) -> dict[str, frozenset[int]]:
         """Return the unpublished epochs per sink, after the last row."""
-        return {sink: frozenset(numbers) for sink, numbers in self._owed.items() if numbers}
+        return {sink: frozenset(numbers) for sink, numbers in self._by_sink.items() if numbers}
 
-    def take_in(self, record: AnyRecord) -> None:
+    def apply(self, record: AnyRecord) -> None:
         """Apply the next row."""
         match record:
             case EpochBrief():
                 self._epochs[record.epoch] = record
                 self._latest = record.epoch
                 for sink in record.sinks:
-                    self._owed.setdefault(sink, set()).add(record.epoch)
+                    self._by_sink.setdefault(sink, set()).add(record.epoch)
                 self._acked(record.acks)
             case IncarnationRecord():
                 self._latest = record.base
                 self._acked(record.acks)
                 # Last, because it corrects the acknowledgements before it.
-                self.take_back(record.taken_back)
+                self.withdraw(record.taken_back)
             case Published():
                 self._acked(record.acks)
             case LossAccepted():
-                self._taken_back()
-            case Folded(owed=owed, last=last, ancestors=ancestors):
+                self._withdraw_other_branches()
+            case Folded(owed=left, last=last, ancestors=ancestors):
                 self._ancestors = self._ancestors if ancestors is None else ancestors
-                self._left(owed, last)
+                self._left(left, last)
 
-    def take_back(self, sinks: Mapping[str, int]) -> None:
+    def withdraw(self, sinks: Mapping[str, int]) -> None:
         """Mark all epochs above the given one as unpublished, for each of these sinks."""
         for sink, newest in sinks.items():
             lost = {brief.epoch for brief in self._epochs.values() if brief.epoch > newest and sink in brief.sinks}
-            self._owed.setdefault(sink, set()).update(lost)
+            self._by_sink.setdefault(sink, set()).update(lost)
 
     def _acked(self, acks: Iterable[SinkAck]) -> None:
         for ack in acks:
-            owed = self._owed.get(ack.sink, set())
+            epochs = self._by_sink.get(ack.sink, set())
             # The walk ends at a gap: retention keeps the lineage down to the oldest unpublished epoch, so nothing
             # before a gap is unpublished.
             for brief in lineage(self._epochs, ack.epoch):
                 # Everything before an epoch that was acknowledged earlier is already settled, so the walk can stop.
-                if ack.sink in brief.sinks and brief.epoch not in owed:
+                if ack.sink in brief.sinks and brief.epoch not in epochs:
                     break
-                owed.discard(brief.epoch)
+                epochs.discard(brief.epoch)
 
-    def _taken_back(self) -> None:
+    def _withdraw_other_branches(self) -> None:
         """Mark all epochs of other branches as unpublished after an accepted loss.
 
         Before the operator accepts a loss, sinks are rolled back to the newest epoch. They may have lost their epochs
@@ -109,12 +109,12 @@ class Debts:
         stays = {brief.epoch for brief in lineage(self._epochs, self._latest, self._ancestors)}
         for brief in self._epochs.values():
             for sink in brief.sinks if brief.epoch not in stays else ():
-                self._owed.setdefault(sink, set()).add(brief.epoch)
+                self._by_sink.setdefault(sink, set()).add(brief.epoch)
 
     def _left(self, left: Mapping[str, tuple[int, ...]], last: int) -> None:
         """Apply a summary of dropped rows: `left` was unpublished when rows up to epoch `last` were dropped.
 
         The set can only have shrunk since.
         """
-        for sink, owed in self._owed.items():
-            owed -= {each for each in owed if each <= last and each not in left.get(sink, ())}
+        for sink, epochs in self._by_sink.items():
+            epochs -= {each for each in epochs if each <= last and each not in left.get(sink, ())}
