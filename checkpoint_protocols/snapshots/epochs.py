@@ -127,14 +127,13 @@ class EpochWorker(SnapshotWorker[SnapshotPhase]):
 
     def _advance(self, epoch: int) -> list[Effect]:
         """Capture the same state for every epoch up to `epoch`."""
-        effects: list[Effect] = []
         # A process may jump over epochs. The coordinator may decide any of them, so each gets a record of the same state (E1).
-        for number in range(self.index + 1, epoch + 1):
-            capture, captured = self._capture(number)
-            # Fixed at the cut: a message of an older epoch that arrives later is captured and reported as late.
-            self.deficits[number] = sum(count for stamp, count in self.balance.items() if stamp < number)
-            effects += [capture, self._write(number, captured)]
-        return effects
+        return [effect for number in range(self.index + 1, epoch + 1) for effect in self._cut_at(number)]
+
+    def _cut_at(self, number: int) -> list[Effect]:
+        # Fixed at the cut: a message of an older epoch that arrives later is captured and reported as late.
+        self.deficits[number] = sum(count for stamp, count in self.balance.items() if stamp < number)
+        return super()._cut_at(number)
 
     # -- messages ------------------------------------------------------------------------------------------------
 

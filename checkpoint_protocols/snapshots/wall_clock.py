@@ -4,22 +4,25 @@ Seed 000 (the first attempts, and "Impact of clock drifts"), seed 001 (the two d
 
     STARTING -> RUNNING
 
-Two variants, `settings.options["variant"]`:
+Three variants, `settings.options["variant"]`:
 
 - `broadcast`: the coordinator sends to all processes, and each captures at receipt.
 - `clock` (default): each captures when its own clock passes a multiple of the interval.
+- `counted`: as `clock`, with the in-flight capture and the deficit of `epochs` (seed 000's first algorithm).
 
-No channel is captured. A snapshot counts as complete when every file is written, and all processes go back to the
-newest. Messages between two processes are lost even with perfect clocks. If clocks differ by more than a message's
-delay, a message is received before it was sent (an orphan). It is counted twice afterwards.
+With `broadcast` and `clock` no channel is captured. A snapshot counts as complete when every file is written, and all
+processes go back to the newest. Messages between two processes are lost even with perfect clocks. `counted` loses none.
+With any variant, if clocks differ by more than a message's delay, a message is received before it was sent (an orphan).
+It is counted twice afterwards.
 
 The protocol measures the error of "as of time t" for tables and offsets that are saved one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from typing import TypeVar
 
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.machine import Effect, rows
@@ -33,9 +36,9 @@ from checkpoint_protocols.snapshots.coordinator import (
     SnapshotCoordinatorPhase,
     SnapshotStep,
     everybody_back,
-    nothing_in_flight,
     number_in,
 )
+from checkpoint_protocols.snapshots.epochs import EpochCoordinator, EpochWorker, SnapshotPhase, captured_in_flight
 from checkpoint_protocols.snapshots.worker import ALWAYS, DECISIONS, SNAPSHOT_EVENTS, SnapshotWorker, messages
 from checkpoint_protocols.vocabulary import (
     Commanded,
@@ -45,7 +48,9 @@ from checkpoint_protocols.vocabulary import (
     TimerElapsed,
 )
 
-BROADCAST, CLOCK = "broadcast", "clock"
+PhaseT = TypeVar("PhaseT", bound=Enum)
+
+BROADCAST, CLOCK, COUNTED = "broadcast", "clock", "counted"
 
 
 class ClockPhase(Enum):
@@ -60,12 +65,30 @@ P = ClockPhase
 _EVENTS = (*SNAPSHOT_EVENTS, TimerElapsed)
 
 
-class ClockWorker(SnapshotWorker[ClockPhase]):
+class TickingWorker(SnapshotWorker[PhaseT]):
+    """A process that captures when its clock passes a multiple of the interval. The multiple is the snapshot's number."""
+
+    EVENTS = _EVENTS
+
+    def _on_timer(self, event: TimerElapsed) -> list[Effect]:
+        return [*self._take(event.local_ms // self.settings.interval_ms), self._wait_until_next(event.local_ms)]
+
+    def _wait_until_next(self, local_ms: int) -> SetTimer:
+        return self._set(PERIODIC, self.settings.interval_ms - local_ms % self.settings.interval_ms)
+
+    def _take(self, number: int) -> list[Effect]:
+        return [] if number <= self.over else self._cut_at(number)
+
+    def _on_abort(self, event: Received) -> list[Effect]:
+        self.over = max(self.over, event.message.index)
+        return []
+
+
+class ClockWorker(TickingWorker[ClockPhase]):
     """One process."""
 
     PHASES = ClockPhase
     AT_REST = (P.RUNNING,)
-    EVENTS = _EVENTS
     TABLE = rows(
         {
             P.STARTING: {Commanded: "_on_start"},
@@ -87,23 +110,32 @@ class ClockWorker(SnapshotWorker[ClockPhase]):
     def _on_begin(self, event: Received) -> list[Effect]:
         return self._take(event.message.index)
 
-    def _on_timer(self, event: TimerElapsed) -> list[Effect]:
-        """Take the snapshot of this multiple of the interval, which is also its number."""
-        taken = self._take(event.local_ms // self.settings.interval_ms)
-        return [*taken, self._wait_until_next(event.local_ms)]
 
-    def _wait_until_next(self, local_ms: int) -> SetTimer:
-        return self._set(PERIODIC, self.settings.interval_ms - local_ms % self.settings.interval_ms)
+class CountedWorker(TickingWorker[SnapshotPhase], EpochWorker):
+    """One process of `counted`: a worker of `epochs` whose epoch is advanced by its clock, and by nothing else."""
 
-    def _take(self, number: int) -> list[Effect]:
-        if number <= self.over:
-            return []
-        capture, captured = self._capture(number)
-        return [capture, self._write(number, captured)]
+    TABLE = rows(
+        {
+            SnapshotPhase.STARTING: {Commanded: "_on_start"},
+            SnapshotPhase.RUNNING: {**ALWAYS, TimerElapsed: "_on_timer"},
+        },
+        _EVENTS,
+    )
+
+    def _on_start(self, event: Commanded) -> list[Effect]:
+        return [*super()._on_start(event), self._wait_until_next(number_in(event.arguments, "local_ms"))]
 
     def _on_abort(self, event: Received) -> list[Effect]:
-        self.over = max(self.over, event.message.index)
+        self.given_up.add(event.message.index)
+        return super()._on_abort(event)
+
+    def _advance(self, epoch: int) -> list[Effect]:
+        """Ignore the stamp of a message from the future. This is what goes wrong."""
         return []
+
+    def _open_across(self, stamp: int) -> list[int]:
+        # A clock that is behind at the start has numbers that this process never captures.
+        return [number for number in super()._open_across(stamp) if number in self.cuts]
 
 
 class BroadcastCoordinator(SnapshotCoordinator):
@@ -130,30 +162,60 @@ class ClockCoordinator(SnapshotCoordinator):
         return [self._next_period()]
 
     def _on_ack(self, message: Envelope) -> list[Effect]:
-        self.open.setdefault(message.index, Open(set(self.workers), SnapshotStep.COLLECTING))
-        self.newest = max(self.newest, message.index)
-        self._update_phase()
+        self._open(message.index)
         return super()._on_ack(message)
 
     def _on_refuse(self, message: Envelope) -> list[Effect]:
         """Abort the snapshot with a missing file: its moment is over, so no process can capture it again."""
-        self.open.setdefault(message.index, Open(set(self.workers), SnapshotStep.COLLECTING))
+        self._open(message.index)
         return super()._on_refuse(message)
+
+    def _open(self, number: int) -> None:
+        self.open.setdefault(number, Open(set(self.workers), SnapshotStep.COLLECTING))
+        self.newest = max(self.newest, number)
+        self._update_phase()
+
+
+class CountedCoordinator(ClockCoordinator, EpochCoordinator):
+    """Waits for all reports and a balance of zero, as with `epochs`."""
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(birth)
+        self.limit = ClockCoordinator.limit
+
+    def _on_late(self, message: Envelope) -> list[Effect]:
+        self._open(message.index)
+        return super()._on_late(message)
+
+
+_WORKERS: Mapping[str, Callable[[Birth], AnyMessageMachine]] = {
+    CLOCK: ClockWorker,
+    BROADCAST: ClockWorker,
+    COUNTED: CountedWorker,
+}
+_COORDINATORS = {CLOCK: ClockCoordinator, BROADCAST: BroadcastCoordinator, COUNTED: CountedCoordinator}
+
+
+def worker(birth: Birth) -> AnyMessageMachine:
+    """Return the worker of the configured variant."""
+    return _WORKERS[_variant(birth.settings)](birth)
 
 
 def coordinator(birth: Birth) -> AnyMessageMachine:
     """Return the coordinator of the configured variant."""
-    return BroadcastCoordinator(birth) if _variant(birth.settings) == BROADCAST else ClockCoordinator(birth)
+    return _COORDINATORS[_variant(birth.settings)](birth)
 
 
 def _variant(settings: ProtocolSettings) -> str:
-    chosen = settings.options.get("variant", CLOCK)
-    return BROADCAST if chosen == BROADCAST else CLOCK
+    return str(settings.options.get("variant", CLOCK))
 
 
 def plan(failure: Failure) -> RecoveryPlan:
-    """Return the plan: all processes load the newest snapshot of which every process has a file."""
-    return everybody_back(failure, nothing_in_flight)
+    """Return the plan: all processes load the newest snapshot of which every process has a file.
+
+    Only `counted` has messages in flight.
+    """
+    return everybody_back(failure, captured_in_flight)
 
 
 PROTOCOL = Protocol(
@@ -161,9 +223,9 @@ PROTOCOL = Protocol(
     title="Snapshots at a moment of the clock (a counter-example)",
     source="seed 000 and seed 001: the cuts that go wrong",
     needs=Needs(fifo=True),
-    worker=ClockWorker,
+    worker=worker,
     plan=plan,
     coordinator=coordinator,
     sound=False,
-    options={"variant": Option((CLOCK, BROADCAST))},
+    options={"variant": Option((CLOCK, BROADCAST, COUNTED))},
 )

@@ -129,6 +129,11 @@ class SnapshotWorker(MessageWorker[PhaseT]):
         kept = [message.as_record() for message in messages]
         return StoreRecord(checkpoint_key(number), {**record, "messages": kept}, f"checkpoint {number}")
 
+    def _cut_at(self, number: int) -> list[Effect]:
+        """Capture the state and write it."""
+        capture, captured = self._capture(number)
+        return [capture, self._write(number, captured)]
+
     def _on_stored(self, event: Stored) -> list[Effect]:
         """Acknowledge a checkpoint only when it is durable (write ahead, G2)."""
         number = int(event.token.split()[1])

@@ -46,6 +46,7 @@ WORKERS = {
     "P0": markers.MarkerWorker,
     "P1": epochs.EpochWorker,
     "P2": wall_clock.ClockWorker,
+    "P2 counted": wall_clock.CountedWorker,
     "P5a": snapshots.SnapshotTask,
     "P5b": cyclic_snapshots.CyclicTask,
     "P5c": partial_recovery.PartialTask,
@@ -55,6 +56,7 @@ COORDINATORS = {
     "P1": epochs.EpochCoordinator,
     "P2 broadcast": wall_clock.BroadcastCoordinator,
     "P2 clock": wall_clock.ClockCoordinator,
+    "P2 counted": wall_clock.CountedCoordinator,
 }
 
 each_machine = pytest.mark.parametrize("machine", [*WORKERS.values(), *COORDINATORS.values()], ids=lambda m: m.__name__)
