@@ -114,6 +114,8 @@ class DriverNode:
     rate: int
     wall_ms: int
     times: Times
+    set_ms: int = 0
+    """By how much its wall clock was set since its process began."""
     life: int = 0
     up: bool = False
     paused: bool = False
@@ -171,7 +173,7 @@ class DriverNode:
 
     def begin(self, job_log: JobLog, life: int, now: int, wall: Callable[[], int], standby: Standby | None) -> None:
         """Start a new process."""
-        self.life, self.born, self.able_since = life, now, now
+        self.life, self.born, self.able_since, self.set_ms = life, now, now, 0
         self.up, self.paused, self.standby = True, False, standby
         self.view = View(job_log)
         self.log = EpochLog(cast(LogTable, self.view), job_log.verify, lambda: wall() + self.wall_ms)

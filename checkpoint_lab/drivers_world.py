@@ -17,7 +17,8 @@ Choices:
 - work: `look n`, `propose n lane`, `append n`, `miss n` (the store does not answer)
 - optional steps: `begin n`, `decide n`, `late i`
 - clocks: `advance ms`
-- faults: `crash n`, `pause n`, `wake n`, `cut n`, `heal n`, `away`, `back`, `fail n`, `start n how`
+- faults: `crash n`, `pause n`, `wake n`, `cut n`, `heal n`, `away`, `back`, `fail n`, `start n how`, `jump n ms` (the wall clock
+  is set)
 - an operator's actions: `stop n` and `ask` (for a handover)
 """
 
@@ -57,9 +58,11 @@ WALL_MS = 1_000_000
 STARTS = ("by the clock", "takeover")
 """Ways in which a driver starts without waiting."""
 TOLD = {"incarnation": "leads", "epoch": "decide", "heartbeat": "renews", "released": "returns"}
-TROUBLES = ("crash", "pause", "wake", "cut", "heal", "away", "back", "fail", "start", "stop", "ask", "late")
+TROUBLES = ("crash", "pause", "wake", "cut", "heal", "away", "back", "fail", "start", "stop", "ask", "late", "jump")
 """For stories: the word for each kind of row, and the choices that are reported."""
 STEPS_OF_TIME = (1, 4, 15)
+JUMPS_MS = (-60, 60)
+"""By how much a wall clock is set: more than a lease."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class Troubles:
     starts: int = 1
     stops: int = 3
     handovers: int = 1
+    jumps: int = 0
 
     def times(self, number: int) -> Troubles:
         """Return these budgets, each multiplied by `number`."""
@@ -126,7 +130,7 @@ class DriversWorld(World):
         troubles, self.rules, self.times = troubles or Troubles(), rules or DriversRules(), times or Times()
         self.budget = {"crash": troubles.crashes, "pause": troubles.pauses, "cut": troubles.cuts}
         self.budget |= {"away": troubles.outages, "fail": troubles.failures, "start": troubles.starts}
-        self.budget |= {"stop": troubles.stops, "ask": troubles.handovers}
+        self.budget |= {"stop": troubles.stops, "ask": troubles.handovers, "jump": troubles.jumps}
         self.outside = _Outside()
         self.job_log = JobLog()
         self.observer = EpochLog(cast(LogTable, View(self.job_log)), self.job_log.verify, self.wall)
@@ -207,6 +211,8 @@ class DriversWorld(World):
             # a paused process cannot act, but its commit under way may still arrive
             if node.under_way is not None and node.view.reaches:
                 yield "append", name
+        if node.up and self.budget["jump"]:
+            yield from (("jump", name, ms) for ms in JUMPS_MS)
         if node.cut:
             yield "heal", name
         elif self.budget["cut"]:
@@ -460,6 +466,10 @@ class DriversWorld(World):
 
     def _is_able_again(self, node: DriverNode) -> None:
         node.able_since = node.awake_since = self.now
+
+    def _do_jump(self, name: str, ms: int) -> None:
+        self.nodes[name].wall_ms += ms
+        self.nodes[name].set_ms += ms
 
     def _do_away(self) -> None:
         self.outside.away = True

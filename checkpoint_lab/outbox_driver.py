@@ -310,6 +310,11 @@ class OutboxDriver:
         if self.begins is not None:
             self.point, self.begins = self.begins, None
             self.seen = self.store.age
+            self.sessions.clear()
+            if self.log.state().incarnation == self.point.incarnation:
+                self.fence(self.point)
+                for each in self.sinks.values():
+                    each.left = self.store.diverged_attempts(self.point.manifest.epoch)
             return IncarnationBegun(self.point, self.log.state(), Standing(), PLACES)
         self.raced = self.raced or self.seen != self.store.age
         self._refuse_newer_sinks()
@@ -326,6 +331,11 @@ class OutboxDriver:
             self.store.mood = "ok"
         self.has_begun = True
         return None
+
+    def fence(self, point: RecoveryPoint) -> None:
+        """End the publishers of paused drivers at the sinks of epochs that this branch leaves: none may show them any more."""
+        for name in self.sinks.keys() & set(point.dropped):
+            self.sessions[name] = self.sinks[name].open(point.incarnation)
 
     def _refuse_newer_sinks(self) -> None:
         markers = {

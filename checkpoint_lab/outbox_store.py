@@ -137,11 +137,13 @@ class SparkCheckpoint:
 class OutboxSink(SparkSink):
     """A sink of the outbox.
 
-    `shown`: commits that published to it, in order, each with its rows. `markers`: the marker after each of them.
+    `shown`: commits that published to it, in order, each with its rows. `markers`: the marker after each of them. `left`: commits
+    that the newest incarnation has left.
     """
 
     shown: list[tuple[str, tuple[Row, ...]]] = field(default_factory=list)
     markers: dict[str, SinkMarker] = field(default_factory=dict)
+    left: frozenset[str] = frozenset()
 
     def has(self, attempt: str) -> bool:
         """Return True if the sink shows this commit's rows."""
@@ -155,7 +157,9 @@ class OutboxSink(SparkSink):
         self.marker = max(markers, key=lambda marker: marker.epoch, default=None)
 
     def show(self, commit: LateTransaction) -> None:
-        """As there; the rows are known by their decision."""
+        """As there; the rows are known by their decision. O9: no row of an epoch that was left before."""
+        late = bool(commit.rows) and commit.output.decision in self.left
+        ensure(not late, "O9", f"{self.name} shows epoch {commit.output.epoch}, which a newer incarnation has left")
         super().show(commit)
         self.shown.append((commit.output.decision, commit.rows))
         assert self.marker is not None  # noqa: S101 - it was written with the rows
@@ -213,6 +217,11 @@ class OutboxStore(Shared):
         while epoch:
             yield self.by_number[epoch]
             epoch = self.by_number[epoch].base
+
+    def diverged_attempts(self, base: int) -> frozenset[str]:
+        """Return the commits that are not of the branch up to `base`."""
+        kept = {each.epoch for each in self.lineage(base)}
+        return frozenset(each.attempt for each in self.by_number.values() if each.epoch not in kept)
 
     def left_by(self, base: int) -> list[Manifest]:
         """Return the epochs with rows that a branch after `base` leaves, oldest first."""

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from checkpoint_lab.drivers_world import HOSTS, DriversRules, DriversWorld, Troubles
 from checkpoint_lab.faults import Faults, hostile
+from checkpoint_lab.lease_world import LeaseRules, LeaseWorld, Scope
 from checkpoint_lab.message_world import DEFAULT, MessageWorld
 from checkpoint_lab.outbox_driver import ProtocolOf
 from checkpoint_lab.outbox_format import FormatWorld
@@ -393,14 +394,26 @@ def spark_world(seed: int, core_of: CoreOf = shipped, times: int = 1) -> SparkWo
     return world
 
 
-# -- Schedules of the world of drivers.
+# -- Schedules of the worlds of the checkpoint lease and of drivers.
 
 
 RATES = ((100, 100, 100), (100, 70, 90), (80, 100, 110))
 """Rates of the clocks in percent of time; no clock is slower than 70 percent of another."""
+
+
+def scope_of(seed: int) -> Scope:
+    """Return the clocks and the health of a seed's replicas. Under every second seed one is without any health."""
+    return Scope(dict(zip("abc", RATES[seed % len(RATES)], strict=True)), {"c": 0} if seed % 2 else {})
+
+
+def lease_world(seed: int, faults: Faults | None = None, rules: LeaseRules | None = None) -> LeaseWorld:
+    """Return the world in which the schedule of a seed begins."""
+    return LeaseWorld(scope_of(seed), faults, rules)
+
+
 THEMES = (
     Troubles(),
-    Troubles(crashes=0, cuts=0, outages=4, failures=0, starts=0, stops=0, handovers=0),
+    Troubles(crashes=0, cuts=0, outages=4, failures=0, starts=0, stops=0, handovers=0, jumps=4),
     Troubles(crashes=1, pauses=4, cuts=0, outages=0, failures=0, starts=0, stops=8, handovers=3),
     Troubles(crashes=1, pauses=6, cuts=2, outages=0, failures=8, starts=0, stops=0, handovers=0),
 )

@@ -22,7 +22,6 @@ from multiprocessing import get_context
 from time import process_time
 
 from checkpoint_lab.faults import NO_FAULTS, Clocks, Faults, LinearClock, hostile
-from checkpoint_lab.lease_world import LeaseWorld
 from checkpoint_lab.message_world import DEFAULT, MessageWorld
 from checkpoint_lab.schedules import (
     DRIVERS_FAULT_RATE,
@@ -43,6 +42,7 @@ from checkpoint_lab.schedules import (
     ScheduleOutcome,
     drive,
     drivers_world,
+    lease_world,
     operated_world,
     outbox_format_world,
     outbox_world,
@@ -208,22 +208,7 @@ def campaign(
     """Run one schedule per seed of a protocol over plain messages, in `processes` processes."""
     make = partial(_message_world, protocol, graph, faults, inputs, settings)
     total = CampaignReport(protocol.name, graph.name, cells=handled_cells(_machines(protocol, graph)))
-    return _spread(partial(_run, make, steps, fault_rate), total, list(seeds), processes)
-
-
-def world_campaign(
-    name: str, seeds: Iterable[int], processes: int = 1, steps: int | None = None, fault_rate: float | None = None
-) -> CampaignReport:
-    """Run one schedule per seed of a world of one shape."""
-    world = WORLDS[name]
-    total = CampaignReport(name, world.graph, cells=handled_cells(world.machines))
-    rate = world.fault_rate if fault_rate is None else fault_rate
-    steps = world.steps if steps is None else steps
-    return _spread(partial(_run, world.make, steps, rate), total, list(seeds), processes)
-
-
-def _lease_world(seed: int) -> World:
-    return LeaseWorld()
+    return _spread(partial(_run, make, steps, fault_rate, ()), total, list(seeds), processes)
 
 
 def handled_cells(machines: Iterable[type[Machine[object]]]) -> frozenset[Cell]:  # type: ignore[type-var]
@@ -248,13 +233,15 @@ def _message_world(
     return MessageWorld(protocol, graph, hostile(seed) if faults is None else faults, inputs, settings=settings)
 
 
-def _run(make: Callable[[int], World], steps: int, fault_rate: float, seeds: Sequence[int]) -> CampaignReport:
+def _run(
+    make: Callable[[int], World], steps: int, fault_rate: float, crashes: Sequence[Crash], seeds: Sequence[int]
+) -> CampaignReport:
     report, begun = CampaignReport("", ""), process_time()
     for seed in seeds:
         world = make(seed)
         if seed % CELLS_EVERY == 0:
             world.cells = report.reached
-        outcome = drive(world, seed, steps, fault_rate)
+        outcome = drive(world, seed, steps, fault_rate, partial(ScriptedDriver, crashes=crashes))
         report.schedules += 1
         report.steps += len(outcome.trace)
         report.counts.update(outcome.counts)
@@ -333,7 +320,7 @@ WORLDS: Mapping[str, SeededWorld] = {
     ),
     LEASE: SeededWorld(
         "replicas",
-        _lease_world,
+        lease_world,
         LEASE_STEPS,
         LEASE_FAULT_RATE,
         "each token is granted once, and tokens grow",
@@ -362,6 +349,10 @@ class Crash:
     step: int
 
 
+INPUTS = 3
+"""Rows of a source, if nothing else is said."""
+
+
 @dataclass(frozen=True)
 class Scenario:
     """Everything that determines a run."""
@@ -370,7 +361,7 @@ class Scenario:
     graph: str
     seed: int = 0
     steps: int | None = None
-    inputs: int = 3
+    inputs: int = INPUTS
     crashes: tuple[Crash, ...] = ()
     faults: bool = True
     """True if random faults happen too, not only the named crashes."""
@@ -398,7 +389,7 @@ class Scenario:
 
     def _only_world(self) -> World:
         if self.protocol == LEASE:
-            return LeaseWorld(faults=self.budget())
+            return lease_world(self.seed, self.budget())
         if self.protocol == DRIVERS:
             return drivers_world(self.seed, crashes=len(self.crashes))
         world = WORLDS[self.protocol].make(self.seed)
@@ -479,17 +470,21 @@ def graphs_of(protocol: str) -> tuple[str, ...]:
 
 
 def many(scenario: Scenario, schedules: int, processes: int = 1) -> CampaignReport:
-    """Run `schedules` schedules, beginning with the scenario's seed. Raises `NotOnTheMenu`."""
-    seeds = range(scenario.seed, scenario.seed + schedules)
-    steps, rate = scenario.pace()
+    """Run `schedules` schedules, beginning with the scenario's seed, each as `Scenario.run` does. Raises `NotOnTheMenu`."""
+    scenario.refuse_unknown_crashes(scenario.world().names())
+    seeds = list(range(scenario.seed, scenario.seed + schedules))
     if scenario.protocol in WORLDS:
-        _refuse_settings(scenario)
-        return world_campaign(scenario.protocol, seeds, processes, steps, rate)
-    graph = _graph(scenario)
-    protocol, settings = MENU[scenario.protocol], scenario.settings()
-    # a campaign draws the budgets of each seed itself, unless crashes are named
-    faults = None if scenario.faults and not scenario.crashes else scenario.budget()
-    return campaign(protocol, graph, seeds, processes, steps, faults, scenario.inputs, rate, settings)
+        graph, machines = WORLDS[scenario.protocol].graph, WORLDS[scenario.protocol].machines
+    else:
+        graph, machines = scenario.shape().name, tuple(_machines(MENU[scenario.protocol], scenario.shape()))
+    total = CampaignReport(scenario.protocol, graph, cells=handled_cells(machines))
+    return _spread(
+        partial(_run, partial(_world_of, scenario), *scenario.pace(), scenario.crashes), total, seeds, processes
+    )
+
+
+def _world_of(scenario: Scenario, seed: int) -> World:
+    return replace(scenario, seed=seed).world()
 
 
 def options_of(protocol: str, written: Mapping[str, str]) -> dict[str, Json]:
@@ -508,8 +503,10 @@ def options_of(protocol: str, written: Mapping[str, str]) -> dict[str, Json]:
 
 
 def _refuse_settings(scenario: Scenario) -> None:
-    if scenario.own or scenario.options or scenario.interval_ms or scenario.timeout_ms:
-        raise NotOnTheMenu(f"{scenario.protocol} takes no graph, times or options", [WORLDS[scenario.protocol].graph])
+    shape = WORLDS[scenario.protocol].graph
+    given = scenario.own or scenario.options or scenario.interval_ms or scenario.timeout_ms
+    if given or scenario.graph != shape or scenario.inputs != INPUTS:
+        raise NotOnTheMenu(f"{scenario.protocol} takes no graph, inputs, times or options", [shape])
 
 
 def _graph(scenario: Scenario) -> Graph:

@@ -10,14 +10,12 @@ from time import process_time
 from typing import Self
 
 import checkpoint_lab as sim
-from checkpoint_lab.lease_world import LeaseWorld, Scope
-from checkpoint_lab.schedules import Driver, drivers_world, outbox_world, spark_world
+from checkpoint_lab.schedules import Driver, drivers_world, lease_world, outbox_world, spark_world
 from checkpoint_lab.scripted import pace_of
 from checkpoint_lab.world import CALM, Cell, Choice, Trace, World
 from checkpoint_protocols.menu import MENU
 from tests.simulator.eager import TIMES, Guided, long_world
 from tests.simulator.lease_runs import FAULTS as LEASE_FAULTS
-from tests.simulator.lease_runs import RATES, SICK
 
 CURVE_POINTS = 10
 PLAIN = (0,)
@@ -200,7 +198,7 @@ def world_of(protocol: str, seed: int) -> World:
     if seed % 16 == LONG and (longer := _long_world_of(protocol, seed)):
         return longer
     if protocol == sim.LEASE:
-        return LeaseWorld(Scope(RATES[seed % len(RATES)], SICK if seed % 2 else {}), LEASE_FAULTS)
+        return lease_world(seed, LEASE_FAULTS)
     if protocol in MENU and seed % 2:
         return sim.drawn_world(MENU[protocol], seed)
     graphs = sim.graphs_of(protocol)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,6 +105,22 @@ def test_many_schedules_without_faults_have_none(capsys: Captured, protocol: str
     rough = json.loads(out(capsys, "simulate", "-p", protocol, "--schedules", "8", "--json"))
 
     assert calm.get("crash", 0) == 0 < rough["crash"]
+
+
+@pytest.mark.parametrize("named", [("epochs", "a"), ("spark", "driver"), ("lease", "b"), ("drivers", "a")])
+def test_named_crashes_happen_in_each_of_many_schedules(capsys: Captured, named: tuple[str, str]) -> None:
+    protocol, process = named
+    arguments = ("simulate", "-p", protocol, "--no-faults", "--crash", f"{process}@5", "--schedules", "6", "--json")
+
+    assert json.loads(out(capsys, *arguments))["crash"] == 6
+
+
+@pytest.mark.parametrize("protocol", ["lease", "markers", "drivers"])
+def test_a_seed_of_many_is_the_run_of_that_seed_alone(protocol: str) -> None:
+    scenario = sim.Scenario(protocol, sim.graphs_of(protocol)[0])
+    alone = [replace(scenario, seed=seed).run().counts for seed in range(4)]
+
+    assert sim.many(scenario, 4).counts == sum(map(Counter, alone), Counter())
 
 
 def compared(capsys: Captured, *arguments: str) -> dict[str, dict[str, float]]:
@@ -230,6 +247,7 @@ def test_protocols_that_need_no_loops_are_not_compared_on_one(capsys: Captured) 
         (("simulate", "-p", "paxos"), "there are: spark, operated, outbox, outbox-overlap"),
         (("simulate", "-p", "snapshots", "-g", "cycle"), "snapshots does not run on a graph 'cycle'"),
         (("simulate", "-p", "markers", "--crash", "z@3"), "has no process 'z'"),
+        (("simulate", "-p", "markers", "--crash", "z@3", "--schedules", "2"), "has no process 'z'"),
         (("simulate", "-p", "markers", "--crash", "a"), "is not PROCESS@STEP"),
         (("simulate", "--diagram", "run.png"), "neither .svg nor .html"),
         (("simulate", "--diagram", "/no/such/folder/run.svg"), "No such file or directory"),
@@ -242,8 +260,10 @@ def test_protocols_that_need_no_loops_are_not_compared_on_one(capsys: Captured) 
         (("simulate", "-p", "markers", "--option", "overlap=1"), "markers has no option 'overlap'"),
         (("simulate", "-p", "uncoordinated", "--option", "forcing=much"), "none, hmnr"),
         (("simulate", "-p", "barrier"), "barrier runs inside a job: simulate spark"),
-        (("simulate", "--option", "overlap=1"), "spark takes no graph, times or options"),
-        (("simulate", "-p", "lease", "--interval-ms", "5"), "lease takes no graph, times or options"),
+        (("simulate", "--option", "overlap=1"), "spark takes no graph, inputs, times or options"),
+        (("simulate", "-p", "lease", "--interval-ms", "5"), "lease takes no graph, inputs, times or options"),
+        (("simulate", "-g", "cycle"), "spark takes no graph, inputs, times or options"),
+        (("simulate", "--inputs", "9", "--schedules", "2"), "spark takes no graph, inputs, times or options"),
     ],
 )
 def test_the_errors_of_mistakes_list_the_valid_values(capsys: Captured, arguments: tuple[str, ...], text: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from checkpoint_lab.drivers_node import JobLog
+from checkpoint_lab.drivers_node import DriverNode, JobLog
 from checkpoint_lab.drivers_world import DriversRules
 from checkpoint_lab.schedules import ScheduleOutcome
 from checkpoint_protocols.machine import Effect
@@ -140,6 +140,13 @@ def decides_without_reading(patch: Patch) -> None:
     patch.setattr(proposals, "epoch", epoch)
 
 
+def measures_by_the_wall_clock(patch: Patch) -> None:
+    """A standby's term and a driver's renewals jump with the wall clock."""
+    local, when = DriverNode.local, DriverNode.when
+    patch.setattr(DriverNode, "local", lambda node, now: local(node, now) + node.set_ms)
+    patch.setattr(DriverNode, "when", lambda node, local_ms: when(node, local_ms - node.set_ms))
+
+
 def nothing(patch: Patch) -> None:
     """Leaves the log unchanged."""
 
@@ -182,4 +189,5 @@ PLANTED = (
     Planted("D2", epochs_do_not_renew),
     Planted("D2", keeps_nothing),
     Planted("D3", renews_what_was_returned),
+    Planted("D2|D4|D5", measures_by_the_wall_clock),
 )

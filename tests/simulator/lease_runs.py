@@ -6,19 +6,16 @@ from dataclasses import dataclass
 
 from checkpoint_lab.faults import Faults
 from checkpoint_lab.lease_world import LeaseRules, LeaseWorld, Scope
-from checkpoint_lab.schedules import Driver
+from checkpoint_lab.schedules import Driver, scope_of
 from checkpoint_lab.violations import Violation
 from checkpoint_lab.world import Choice, Trace
 from checkpoint_protocols.machine import ProtocolViolation
 from tests.simulator.lease_returns import ReturningWorld
 
 FAULTS = Faults(crashes=3, store_errors=1, pauses=2, partitions=2)
-RATES = ({"a": 100, "b": 100, "c": 100}, {"a": 100, "b": 70, "c": 90}, {"a": 80, "b": 100, "c": 110})
-"""Percent of time; no clock is slower than 70 percent of another."""
 SLOW = ("execute", "hear", "land", "answer", "append", "write", "start", "propagate", "report", "depose", "recover")
 RETURNS = ("return", "returned", "gone")
 RETURN_FAULTS = Faults(crashes=2, store_errors=1, pauses=2, partitions=2)
-SICK = {"c": 0}
 STEPS = 200
 
 Complaint = Violation | ProtocolViolation
@@ -60,9 +57,7 @@ class ReturningDriver(LeaseDriver):
 
 def run(seed: int, rules: LeaseRules | None = None, scope: Scope | None = None, steps: int = STEPS) -> Run:
     """Run chaos, calm and drain, and judge."""
-    if scope is None:
-        scope = Scope(RATES[seed % len(RATES)], SICK if seed % 2 else {})
-    world = LeaseWorld(scope, FAULTS, rules)
+    world = LeaseWorld(scope or scope_of(seed), FAULTS, rules)
     return _driven(world, LeaseDriver(world, seed), steps)
 
 
@@ -70,8 +65,7 @@ def run_returning(
     seed: int, rules: LeaseRules | None = None, world_of: type[ReturningWorld] = ReturningWorld, times: int = 1
 ) -> Run:
     """A run with returned leases; `times`: length in usual runs."""
-    scope = Scope(RATES[seed % len(RATES)], SICK if seed % 2 else {})
-    world = world_of(scope, RETURN_FAULTS.times(times), rules)
+    world = world_of(scope_of(seed), RETURN_FAULTS.times(times), rules)
     world.stretch = times
     return _driven(world, ReturningDriver(world, seed), STEPS * times)
 

@@ -342,6 +342,11 @@ def a_lost_answer_of_a_publish_counts_as_success(monkeypatch):
     monkeypatch.setattr(OutboxDriver, "end_of_publish", lambda driver, sink, error: ended(driver, sink, None))
 
 
+def the_sinks_of_a_branch_are_not_fenced(monkeypatch):
+    """A driver that stood still within its publish shows an epoch that the branch has left."""
+    monkeypatch.setattr(OutboxDriver, "fence", lambda driver, point: None)
+
+
 def sinks_that_are_ahead_of_an_older_log_are_not_refused(monkeypatch):
     monkeypatch.setattr(outbox_driver, "refusal", lambda markers, log_state, store: None)
 
@@ -459,7 +464,7 @@ SEEDS = {
     "a_log_without_a_fence": 311,
     "a_lost_answer_of_a_publish_counts_as_success": 391,
     "sinks_that_are_ahead_of_an_older_log_are_not_refused": 106,
-    "a_sweep_deletes_what_is_not_published": 391,
+    "a_sweep_deletes_what_is_not_published": 581,
     "a_sweep_takes_files_of_its_own_incarnation_for_garbage": 13,
 }
 """A short schedule that condemns the bug, tried first. A search of 3,000 schedules has found them."""

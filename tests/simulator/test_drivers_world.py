@@ -20,7 +20,7 @@ from tests.simulator.eager import run_drivers_long
 from tests.simulator.measured import seeds_for
 
 UNTIL_CAUGHT = 400
-CALM = Troubles(*[0] * 8)
+CALM = Troubles(*[0] * 9)
 LED: list[Choice] = [("look", "a"), ("propose", "a", "main"), ("append", "a")]
 """Driver `a` reads the log first and leads."""
 
@@ -32,7 +32,7 @@ def test_a_job_has_one_driver_at_a_time_and_soon_a_successor(schedules: int) -> 
         found = sim.run_drivers(seed)
         assert found.error is None, f"seed {seed}: {found.error}"
         happened.update(found.counts)
-    kinds = ("begin", "crash", "pause", "cut", "away", "fail", "stop", "ask", "miss", "start", "late")
+    kinds = ("begin", "crash", "pause", "cut", "away", "fail", "stop", "ask", "miss", "start", "late", "jump")
     assert min(happened[kind] for kind in kinds) > schedules // 30, happened
     assert happened["incarnations"] > 3 * schedules
 

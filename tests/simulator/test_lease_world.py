@@ -8,12 +8,13 @@ import pytest
 
 from checkpoint_lab.explore import ScopeTooLarge, explore
 from checkpoint_lab.lease_world import LeaseRules, LeaseWorld, Scope
+from checkpoint_lab.schedules import LEASE_FAULT_RATE, LEASE_STEPS, drive, lease_world, scope_of
 from checkpoint_lab.violations import Violation
 from checkpoint_lab.world import Choice
 from tests.protocol.lease_scenario import lease_scenarios, play
 from tests.protocol.literal import lease as wrong
 from tests.simulator.lease_returns import ReturningWorld
-from tests.simulator.lease_runs import FAULTS, RATES, RETURN_FAULTS, run, run_returning
+from tests.simulator.lease_runs import FAULTS, RETURN_FAULTS, run, run_returning
 from tests.simulator.lease_small import small
 from tests.simulator.measured import seeds_for
 from tests.simulator.return_bugs import PLANTED, Planted
@@ -36,7 +37,7 @@ def test_every_schedule_keeps_the_promises_and_every_secondary_publishes_in_the_
 
 def test_a_schedule_replays_from_its_trace() -> None:
     found = run(3)
-    again = LeaseWorld(Scope(RATES[0], {"c": 0}), FAULTS)
+    again = LeaseWorld(scope_of(3), FAULTS)
     for choice in found.trace[: len(found.trace) // 2]:
         again.do(choice)
     assert again.published == found.world.published[: len(again.published)]
@@ -66,6 +67,14 @@ def test_a_planted_bug_is_condemned(rules: LeaseRules, oracles: str, seeds: int)
     first = next((str(complaint) for complaint in complaints if complaint is not None), "nothing was found")
 
     assert first[:2] in oracles.split("|"), first
+
+
+def test_the_seeds_of_the_command_have_other_clocks_and_a_sick_replica() -> None:
+    worlds = (lease_world(seed, rules=wrong.WEIGHT_ZERO) for seed in range(10))
+    outcomes = [drive(world, seed, LEASE_STEPS, LEASE_FAULT_RATE) for seed, world in enumerate(worlds)]
+
+    assert len({tuple(scope_of(seed).rates.values()) for seed in range(3)}) == 3
+    assert any(str(outcome.error).startswith("L6") for outcome in outcomes)
 
 
 def test_the_machines_of_the_planted_bugs_are_sound_without_them() -> None:
@@ -140,7 +149,7 @@ def test_a_bug_planted_around_returns_is_condemned(planted: Planted) -> None:
 
 def returning(rates: dict[str, int] | None = None) -> ReturningWorld:
     """Node `a` is primary, `b` works under the first lease, and `c` is a candidate for the next one."""
-    world = ReturningWorld(Scope(rates or RATES[0], commands=0), RETURN_FAULTS)
+    world = ReturningWorld(Scope(rates or dict.fromkeys("abc", 100), commands=0), RETURN_FAULTS)
     leased: list[Choice] = [("elect", "a"), ("report", "b"), ("hear", "b"), ("tick", "a", "b"), ("append", "a")]
     return world.follow([*leased, ("execute", "a"), ("execute", "b"), ("start", "b"), ("report", "c"), ("hear", "c")])
 

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import pytest
 from measured import known_first
-from outbox_bugs import CATCHERS, HAD, OVERLAPPING, OVERLAPPING_CATCHERS, PLANTED, SEEDS
+from outbox_bugs import (
+    CATCHERS,
+    HAD,
+    OVERLAPPING,
+    OVERLAPPING_CATCHERS,
+    PLANTED,
+    SEEDS,
+    the_sinks_of_a_branch_are_not_fenced,
+)
 
 import checkpoint_lab as sim
+from checkpoint_lab.outbox_world import OutboxWorld
 from checkpoint_lab.schedules import OUTBOX_FAULT_RATE, OUTBOX_STEPS, drive, outbox_world
 from tests.simulator.eager import TIMES, Eager
 
@@ -75,3 +84,29 @@ def test_the_schedules_that_catch_bugs_are_sound_without_them():
 def test_the_bugs_that_are_planted_differ():
     assert len({plant.__name__ for plant in PLANTED}) == len(PLANTED) == 31
     assert len(HAD) == 7
+
+
+def until(world, there):
+    """Do what the outbox and its operator have to do, one after the other."""
+    while not there():
+        choices = world.choices()
+        world.do(next((each for each in choices if each[0] == "restore"), choices[0]))
+
+
+def left_with_a_commit_under_way():
+    """A publish is not answered, its query is rewound, and another program has begun the branch."""
+    world = OutboxWorld()
+    until(world, lambda: world.store.tip == 2 and ("publish", 0, "gold", "late") in world.faults())
+    world.follow([("publish", 0, "gold", "late"), ("rewind", 0)])
+    until(world, lambda: world.sinks["gold"].left)
+    return world
+
+
+def test_a_publish_under_way_of_an_epoch_that_a_branch_has_left_comes_to_nothing(monkeypatch):
+    """Schedules meet this once in some thousand, so it is played."""
+    world = left_with_a_commit_under_way()
+    assert ("arrive", "gold") not in world.faults()
+
+    the_sinks_of_a_branch_are_not_fenced(monkeypatch)
+    with pytest.raises(sim.Violation, match="O9: gold shows epoch 2, which a newer incarnation has left"):
+        left_with_a_commit_under_way().do(("arrive", "gold"))
