@@ -44,7 +44,7 @@ def sinks_taken_back(
     log_state = store.log.state()
     named = log_state.latest if restore == LATEST else resolve(log_state, restore)[0]
     published = [_published(store, log_state, newest) for newest in {log_state.latest, named}]
-    asked = {name for each in published for name in each} - set(fresh)
+    asked = {*log_state.acked, *(name for each in published for name in each)} - set(fresh)
     judged = [binding for binding in bindings if binding.name in asked]
     # A missing marker may have expired. Only for a sink with permanent markers does it mean that the sink has
     # nothing.
@@ -53,6 +53,8 @@ def sinks_taken_back(
     found = [late for each in published for late in sinks_behind.behind(told, each)]
     if found and restore == LATEST:
         _raise(found, bindings, store, log_state)
+    # Epochs without rows are published again in silence: the next one needs the marker that they leave.
+    found += sinks_behind.behind(told, log_state.acked)
     return sinks_behind.lacking_after(found, log_state, store.log.manifest)
 
 

@@ -56,7 +56,8 @@ def lacking_after(found: Iterable[Behind], log_state: LogState, read: Read) -> d
     now = endpoints_now(log_state, read)
     # Epochs before a replacement are no rows of this endpoint. Counted as lost, they would be due to it, and no start could
     # publish them.
-    return {each.sink: max(each.has, now[each.sink].after if each.sink in now else 0) for each in found}
+    after = {each.sink: max(each.has, now[each.sink].after if each.sink in now else 0) for each in found}
+    return {sink: epoch for sink, epoch in after.items() if epoch < log_state.acked.get(sink, 0)}
 
 
 def rows_published(log_state: LogState, newest: Manifest, read: Read) -> dict[str, int]:

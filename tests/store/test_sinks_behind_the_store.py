@@ -76,6 +76,20 @@ def test_epochs_without_rows_need_no_marker(world: World) -> None:
     assert published(world, 6) == {SINK: 4}
 
 
+def test_a_start_publishes_lost_epochs_without_rows_again(tmp_path: Path) -> None:
+    """The next epoch needs the marker that they leave: without it every start ended with a conflict."""
+    world = World(tmp_path / "empty")
+    world.begin()
+    for acked in (0, 1):
+        world.commit(world.manifest(stage=False).model_copy(update={"acks": world.acks(acked) if acked else ()}))
+
+    lost = sinks_taken_back(bound(0), world.store, "latest", frozenset())
+
+    assert lost == {SINK: 0}
+    point = world.store.log.begin_incarnation(world.holder, "latest", takeover=True, taken_back=lost)
+    assert [manifest.epoch for manifest in point.unpublished[SINK]] == [1, 2]
+
+
 def test_the_log_keeps_the_required_epoch_of_a_sink_after_retention(world: World) -> None:
     for acked in range(4, 12):
         world.commit(world.manifest(stage=False).model_copy(update={"acks": world.acks(acked)}))
