@@ -13,8 +13,9 @@ from typing import NamedTuple
 from checkpoint_lab.spark_driver import HOLDER, LIMITS, CoreOf
 from checkpoint_lab.spark_store import JOB, Backup, Shared
 from checkpoint_lab.violations import ensure
+from checkpoint_protocols.ids import Epoch, Incarnation
 from checkpoint_protocols.machine import Effect, Event
-from spark_ckpt.connector import EpochOutput, Json, SinkContext
+from spark_ckpt.connector import EpochOutput, Json, PublishedEpoch, SinkContext
 from spark_ckpt.connector_parts.sink_rules import SinkMarker, is_published, marker_of
 from spark_ckpt.content import damaged
 from spark_ckpt.coordination.job_shape import JobShape, SinkPlace
@@ -91,6 +92,10 @@ class SinkTarget:
     identity: str
     shown: list[tuple[Read, str]] = field(default_factory=list)
     marker: SinkMarker | None = None
+    versions: list[tuple[int, SinkMarker | None]] = field(default_factory=lambda: [(0, None)])
+    """Number of its rows, and its marker, after each transaction."""
+    backup: tuple[list[tuple[Read, str]], SinkMarker | None] | None = None
+    """Rows and marker from before an older version of it was restored."""
 
     def publish(self, store: OperatedStore, output: EpochOutput, how: str) -> bool:
         """Publish in one transaction. Return True if the rows were there before. `how`: as in `SparkSink.publish`.
@@ -110,9 +115,31 @@ class SinkTarget:
                 raise damaged(file.path, "is missing", epoch=output.epoch, sink=self.sink, expected="1 byte")
         self.shown += [(row, output.decision) for file in output.files for row in store.reads[file.path]]
         self.marker = marker_of(output, context)
+        self.versions.append((len(self.shown), self.marker))
         if how == "silent":
             raise PublishFailed(f"{self.sink} does not answer")
         return False
+
+    def newest_published(self, _context: SinkContext) -> PublishedEpoch | None:
+        """Return the content of its marker."""
+        at = self.marker
+        return None if at is None else PublishedEpoch(Epoch(at.epoch), Incarnation(at.incarnation), at.is_of)
+
+    def declaring(self, _context: SinkContext, epoch: Epoch) -> str:
+        """Return the command that sets the marker."""
+        return f"declare {self.sink} {epoch}"
+
+    def take_back(self, number: int) -> None:
+        """Restore an older version of the table; all newer ones are lost."""
+        self.backup = self.backup or (self.shown, self.marker)
+        rows, self.marker = self.versions[number]
+        self.shown, self.versions = self.shown[:rows], self.versions[: number + 1]
+
+    def bring_back(self) -> None:
+        """Restore what an older version has replaced."""
+        if self.backup is not None:
+            (self.shown, self.marker), self.backup = self.backup, None
+            self.versions.append((len(self.shown), self.marker))
 
 
 @dataclass
@@ -183,6 +210,8 @@ class OperatedTruth:
     store: OperatedStore
     targets: dict[str, list[SinkTarget]]
     accepted: dict[str, Counter[Read]] = field(default_factory=lambda: {sink: Counter() for sink in SINKS})
+    given_up: dict[str, set[Read]] = field(default_factory=lambda: {sink: set() for sink in SINKS})
+    """Rows that an operator has declared to be in a sink that lost them."""
 
     def shown(self, sink: str) -> Counter[Read]:
         """Return the rows that all endpoints of the sink's name show."""
@@ -214,6 +243,11 @@ class OperatedTruth:
         behind = self.attempts_of(newest) - self.attempts_of(back)
         return any(attempt in behind for target in self.targets[sink] for _, attempt in target.shown)
 
+    def declared(self, sink: str, epoch: int) -> None:
+        """Accept that the sink lacks rows of committed epochs up to this one, of every branch."""
+        declared = (each for each in self.store.by_number.values() if each.epoch <= epoch)
+        self.given_up[sink] |= {row for each in declared for row in each.shown[sink]}
+
     def judge(self) -> None:
         """O1: no row is shown more often than an operator accepted."""
         for sink in SINKS:
@@ -224,7 +258,7 @@ class OperatedTruth:
         """O2: every sink shows every row that the job has read."""
         read = {row for each in self.store.by_number[epoch].lineage() for row in each.reads} if epoch else set[Read]()
         for sink in SINKS:
-            lost = sorted(read - set(self.shown(sink)))
+            lost = sorted(read - set(self.shown(sink)) - self.given_up[sink])
             ensure(not lost, "O2", f"{sink} never shows {lost}, and no operator accepted that")
 
 
@@ -256,7 +290,10 @@ class Start:
 
 
 class OperatedDriver:
-    """One incarnation. `topic`: the source's current endpoint, with `rows` rows. Raises the errors of its start."""
+    """One incarnation. `topic`: the source's current endpoint, with `rows` rows. Raises the errors of its start.
+
+    `taken_back`: newest epoch of each sink that has lost rows.
+    """
 
     def __init__(
         self,
@@ -267,6 +304,7 @@ class OperatedDriver:
         topic: str,
         targets: Mapping[str, SinkTarget],
         rows: int,
+        taken_back: Mapping[str, int],
     ) -> None:
         self.store, self.topic, self.targets, self.rows = store, topic, targets, rows
         self.log = store.log()
@@ -274,7 +312,7 @@ class OperatedDriver:
         log_state = self.log.state()
         choice = choice_unseen(log_state, start.restore, self.log.manifest, self.log.verify)
         _standing(self.log, choice.base, unpublished_rows(choice.base, choice.unpublished), found, start)
-        point = self.log.begin_incarnation(HOLDER, start.restore, 1_000, takeover=True)
+        point = self.log.begin_incarnation(HOLDER, start.restore, 1_000, takeover=True, taken_back=taken_back)
         self.point = point
         standing = _standing(
             self.log, point.manifest, unpublished_rows(point.manifest, point.unpublished), found, start

@@ -73,7 +73,9 @@ TROUBLES = (
     ("damage", "damage due", "publish", "restore", "crash"),
     ("sweep", "restore", "publish"),
 )
-"""Kinds of operator actions and damage in one schedule of an operated job; empty for all of them."""
+"""Kinds of operator actions and damage in one schedule of an operated job; empty for all of them but the next."""
+TAKES_BACK = ("take back", "restore", "replace", "publish", "crash")
+"""The same where an operator restores older versions of sinks, too: of one seed in seven."""
 OPERATED_STEPS = 150
 OPERATED_FAULT_RATE = 0.15
 
@@ -332,7 +334,8 @@ def operated_world(seed: int, core_of: CoreOf = shipped) -> OperatedWorld:
     Two of three seeds have one or two sinks with `publish_every`. Ten of eleven troubles allow only some kinds of
     trouble. Every fourth job is long.
     """
-    patient, troubles = (("tap",), (), ("tap", "out"))[seed % 3], TROUBLES[seed // 3 % len(TROUBLES)]
+    patient = (("tap",), (), ("tap", "out"))[seed % 3]
+    troubles = TAKES_BACK if seed % 7 == 4 else TROUBLES[seed // 3 % len(TROUBLES)]
     return OperatedWorld(core_of, patient, troubles, LONG if seed % 4 == 3 else SHORT)
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import NamedTuple, cast
 
 from checkpoint_lab.operated_driver import (
     SINKS,
@@ -24,16 +26,21 @@ from checkpoint_lab.operated_driver import (
     operated_shape,
 )
 from checkpoint_lab.spark_driver import CoreOf, shipped
-from checkpoint_lab.spark_store import Backup
+from checkpoint_lab.spark_store import JOB, Backup
 from checkpoint_lab.violations import ensure
 from checkpoint_lab.world import Choice, World
-from checkpoint_protocols.ids import Epoch, Incarnation
-from spark_ckpt.connector import PublishedEpoch
+from checkpoint_protocols.ids import Incarnation
+from spark_ckpt.connector import PublishedEpoch, Sink, SinkContext
+from spark_ckpt.connector_parts.sink_rules import SinkMarker
 from spark_ckpt.coordination.messages import Outcome
+from spark_ckpt.endpoints.markers import sinks_taken_back
+from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.restore import LATEST, RestoreTarget
 from spark_ckpt.epochs.retention import Retention, kept_epochs
 from spark_ckpt.epochs.sinks_ahead import beyond, refusal
 from spark_ckpt.errors import CkptError, EpochDamaged, IdentityChanged, PublishConflict, StoreOutage
+from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +62,29 @@ OBEYED_MAX = 8
 _WAY = re.compile(r"job\.start\(([^)]*)\)")
 _RESTORE = re.compile(r"restore=(\d+)")
 _ACCEPTED = re.compile(r"accept-loss STORE --epoch (\d+) --incarnation (\d+)")
+_DECLARED = re.compile(r"declare (\w+) (\d+)")
 _CONFIRMED = re.compile(r"accept_new_(sink|source)='(\w+)'")
+
+
+class NamedTarget(NamedTuple):
+    """A sink of the job, as a start names it."""
+
+    name: str
+    sink: Sink
+
+
+@dataclass(frozen=True)
+class OpenStore:
+    """The parts of a store that a start asks for the sinks."""
+
+    log: EpochLog
+    shared: OperatedStore
+    job: str = JOB
+    id: str = "store"
+
+    def verify_for(self, _taken_back: Mapping[str, int]) -> Callable[[Manifest], None]:
+        """Return the check of an epoch's files."""
+        return self.shared.verify
 
 
 class OperatedWorld(World):
@@ -118,6 +147,10 @@ class OperatedWorld(World):
             ways.append(("repair",))
         if "correct the" in hint or "as it was, so that" in hint:
             ways.append(("correct",))
+        if "bring back what the sink had" in hint:
+            ways.append(("bring back",))
+        if _DECLARED.search(hint):
+            ways.append(("declare",))
         if "accept-loss" in hint:
             ways += [("accept", back, how) for back in (True, False) for how in ("at once", "one by one")]
         ensure(bool(ways), "O10", f"no way on is named: {self.error}")
@@ -135,6 +168,8 @@ class OperatedWorld(World):
         found: list[Choice] = [("back up",), ("sweep",)] if self.store.rows else []
         found += [("damage", number) for number in range(len(self._precious()))]
         found += [("replace", name) for name in (SOURCE, *SINKS)]
+        if "take back" in self.troubles:
+            found += [("take back", sink, at) for sink in SINKS for at in self._versions_of(sink)]
         if self.driver is not None:
             waiting = [sink for sink, outputs in self.driver.waiting.items() if outputs]
             found += [("damage due", sink) for sink in waiting if self.driver.waiting[sink][0].files]
@@ -152,6 +187,10 @@ class OperatedWorld(World):
 
     def _epochs(self) -> list[int]:
         return [0, *sorted(self.store.look().state().by_id)]
+
+    def _versions_of(self, sink: str) -> set[int]:
+        """Return the versions of a sink's table that an operator may restore: the first and the last but one."""
+        return {0, len(self.targets[sink].versions) - 2} - {-1}
 
     def _precious(self) -> list[str]:
         """Return the staged files whose loss would lose rows."""
@@ -172,8 +211,9 @@ class OperatedWorld(World):
         rows = len(self.store.rows)
         try:
             self._refuse_newer_sinks()
+            lost = self._taken_back()
             driver = OperatedDriver(
-                self.store, self.core_of, self.shape, self.start, self.topic, self.targets, self.rows
+                self.store, self.core_of, self.shape, self.start, self.topic, self.targets, self.rows, lost
             )
         except CkptError as error:
             self._refused(error, rows)
@@ -194,6 +234,8 @@ class OperatedWorld(World):
         if driver.fresh:
             self.truth.begun_again(self.topic, driver.point.manifest.epoch)
         self.driver, self.start, self.error, self.whim, self.obeyed = driver, Start(), None, False, 0
+        for target in self.targets.values():
+            target.backup = None
 
     def _refused(self, error: CkptError, rows: int) -> None:
         """O10: the rules accept a step that an error names, unless more than one thing changed.
@@ -218,13 +260,16 @@ class OperatedWorld(World):
             ensure(not self.accepted, "O10", f"what was named is accepted, and is not enough: {error}")
             raise error
 
+    def _taken_back(self) -> dict[str, int]:
+        """Compare the markers with what the sinks have published, as a start by a user does."""
+        bindings = [NamedTarget(name, cast(Sink, target)) for name, target in self.targets.items()]
+        store = cast(Store, OpenStore(self.store.log(), self.store))  # it has what is asked of a store
+        return sinks_taken_back(bindings, store, self.start.restore, self.start.confirmed.new_sinks)
+
     def _markers(self) -> dict[str, PublishedEpoch]:
-        markers = {sink: target.marker for sink, target in self.targets.items()}
-        return {
-            sink: PublishedEpoch(Epoch(marker.epoch), Incarnation(marker.incarnation), marker.is_of)
-            for sink, marker in markers.items()
-            if marker is not None
-        }
+        context = SinkContext(JOB, "", "store", Incarnation(0))
+        found = {sink: target.newest_published(context) for sink, target in self.targets.items()}
+        return {sink: marker for sink, marker in found.items() if marker is not None}
 
     def _do_obey(self, number: int) -> None:
         assert self.error is not None  # noqa: S101 - else the choice does not exist
@@ -340,9 +385,29 @@ class OperatedWorld(World):
         if name == SOURCE:
             self.topic = f"{SOURCE}-{self.made}"
         else:
+            self.targets[name].bring_back()  # no start could have noticed what it has lost
             self.targets[name] = SinkTarget(name, f"{name}-{self.made}")
             self.truth.targets[name].append(self.targets[name])
         self.tell("operator", "failed", f"{name} is another one")
+
+    def _do_take_back(self, sink: str, number: int) -> None:
+        """Restore an older version of a sink's table; the driver is dead."""
+        self.driver = None
+        self.targets[sink].take_back(number)
+        self.tell("operator", "failed", f"{sink} is that of a backup")
+
+    def _do_bring_back(self) -> None:
+        for target in self.targets.values():
+            target.bring_back()
+        self.error, self.start, self.whim = None, Start(), False
+
+    def _do_declare(self) -> None:
+        """Declare that sinks have what they have lost."""
+        assert self.error is not None  # noqa: S101 - else the choice does not exist
+        for sink, epoch in _DECLARED.findall(self.error.hint):
+            self.targets[sink].marker = SinkMarker(int(epoch), self.store.log().state().incarnation)
+            self.truth.declared(sink, int(epoch))
+        self.error, self.start, self.whim = None, Start(), False
 
     def _do_restore(self, epoch: int) -> None:
         if self.driver is not None:
@@ -406,4 +471,6 @@ class OperatedWorld(World):
         return ("crash",)
 
 
-_FAULTS = frozenset({"crash", "store", "damage", "damage due", "replace", "restore", "back up", "lose", "sweep"})
+_FAULTS = frozenset(
+    {"crash", "store", "damage", "damage due", "replace", "restore", "back up", "lose", "sweep", "take back"}
+)

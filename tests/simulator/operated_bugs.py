@@ -10,7 +10,7 @@ from dataclasses import replace
 from checkpoint_lab import operated_driver, spark_operated
 from spark_ckpt.coordination import publication
 from spark_ckpt.coordination.publication import Publication
-from spark_ckpt.epochs import restore, ways_back
+from spark_ckpt.epochs import restore, sinks_behind, ways_back
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.log_state import IncarnationEntry, LogState
 from spark_ckpt.epochs.sinks_ahead import beyond, refusal
@@ -174,7 +174,19 @@ def only_the_first_sink_that_is_ahead_is_named(monkeypatch):
     monkeypatch.setattr(spark_operated, "refusal", first)
 
 
+def a_replaced_sink_is_compared_with_the_one_before(monkeypatch):
+    """The new table, which has nothing yet, was to have the epochs that the old one has acknowledged."""
+    monkeypatch.setattr(sinks_behind, "endpoints_now", lambda *_: {})
+
+
+def epochs_of_the_sink_before_are_lost_by_the_new_one(monkeypatch):
+    """They are due to it, and no start can publish them."""
+    monkeypatch.setattr(sinks_behind, "lacking_after", lambda found, *_: {each.sink: each.has for each in found})
+
+
 SHIPPED_ONCE = [
+    a_replaced_sink_is_compared_with_the_one_before,
+    epochs_of_the_sink_before_are_lost_by_the_new_one,
     a_start_that_looks_at_no_file_names_any_epoch,
     a_new_sink_is_sent_back_to_any_epoch,
     the_damaged_file_is_looked_for_in_the_errors_words,
@@ -189,8 +201,15 @@ SHIPPED_ONCE = [
     an_incarnation_that_was_accepted_counts_as_one_that_the_log_saw_begin,
     only_the_first_sink_that_is_ahead_is_named,
 ]
+
+
+def sinks_that_have_lost_rows_are_not_noticed(monkeypatch):
+    monkeypatch.setattr(sinks_behind, "behind", lambda *_: [])
+
+
 PLANTED = [
     *SHIPPED_ONCE,
+    sinks_that_have_lost_rows_are_not_noticed,
     a_marker_of_another_branch_counts_as_published,
     rows_that_cannot_be_given_any_more_are_left_out,
     sums_of_dropped_rows_say_that_everything_is_published,
@@ -201,8 +220,11 @@ PLANTED = [
 ]
 
 SEEDS = {
-    "a_start_that_looks_at_no_file_names_any_epoch": 7475,
-    "a_new_sink_is_sent_back_to_any_epoch": 2387,
+    "a_replaced_sink_is_compared_with_the_one_before": 7475,
+    "epochs_of_the_sink_before_are_lost_by_the_new_one": 7475,
+    "sinks_that_have_lost_rows_are_not_noticed": 53,
+    "a_start_that_looks_at_no_file_names_any_epoch": 1931,
+    "a_new_sink_is_sent_back_to_any_epoch": 61298,
     "the_damaged_file_is_looked_for_in_the_errors_words": 1731,
     "the_recovery_advice_names_the_epoch_before": 9,
     "sinks_that_have_not_answered_are_left_out": 310,
