@@ -319,7 +319,8 @@ class OperatedWorld(World):
             for sink in SINKS:
                 known = {each.identity: each for each in self.truth.targets[sink]}
                 self.targets[sink] = known.get(identity, self.targets[sink])
-        self.error = None
+        # an older table may be ahead of a log whose loss was accepted with another one in its place
+        self.error, self.accepted = None, False
         self.start = replace(self.start, confirmed=Start().confirmed)
 
     def _do_accept(self, back: bool, how: str) -> None:

@@ -36,7 +36,8 @@ def test_a_planted_bug_in_the_rules_of_restores_is_caught(plant, monkeypatch):
 
 
 def test_the_schedules_that_catch_bugs_are_sound_without_them():
-    assert [seed for seed in CATCHERS if not sim.run_operated(seed).ok] == []
+    returned = 51414  # the old table comes back after a loss was accepted with another one in its place
+    assert [seed for seed in (*CATCHERS, returned) if not sim.run_operated(seed).ok] == []
 
 
 def test_the_bugs_that_are_planted_differ():
