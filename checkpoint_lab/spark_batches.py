@@ -35,7 +35,7 @@ from spark_ckpt.connector import Json, StagedFile
 from spark_ckpt.coordination.cut import Chains, event_times
 from spark_ckpt.coordination.edges import Bound, segments_in
 from spark_ckpt.coordination.full_snapshots import is_asked
-from spark_ckpt.coordination.markers import AHEAD, BARRIERS, ControlMarker
+from spark_ckpt.coordination.markers import BARRIERS, PREFETCHED, ControlMarker
 from spark_ckpt.coordination.messages import BatchDone
 from spark_ckpt.coordination.reports import EDGE, Report, add, latest_attempts
 from spark_ckpt.epochs.records import StateFile, StateRange
@@ -289,7 +289,7 @@ class SimulatedQuery:
         for group in groups:
             asked = is_asked(marker.full, operator, group.number)
             # an unchanged group votes for a prefetched barrier and stays at its older one
-            stays = marker.kind == AHEAD and not group.changed and not asked
+            stays = marker.kind == PREFETCHED and not group.changed and not asked
             if not stays and (marker.epoch > group.epoch or asked):
                 group.epoch = marker.epoch
                 if asked or group.changed:

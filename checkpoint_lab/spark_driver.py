@@ -19,18 +19,18 @@ from checkpoint_lab.spark_store import DELAY_MS, EDGES, GROUPS, JOB, OPERATORS, 
 from checkpoint_lab.violations import ensure
 from checkpoint_protocols.machine import Effect, Event
 from checkpoint_protocols.vocabulary import Note
-from spark_ckpt.connector import Cursor, EpochOutput, StagedAhead
+from spark_ckpt.connector import Cursor, EpochOutput, StagedEarly
 from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, Limits, OperatorShape, SinkPlace
 from spark_ckpt.coordination.manifests import stamped
 from spark_ckpt.coordination.messages import (
     AcksRecorded,
-    AheadEnded,
     ArmTimer,
     BatchDone,
     CommitEpoch,
     CommitFenced,
     CommitOverdue,
-    DropAhead,
+    DropEarlySend,
+    EarlySendEnded,
     End,
     EpochCommitted,
     MaterializeTables,
@@ -43,7 +43,7 @@ from spark_ckpt.coordination.messages import (
     RecordAcks,
     SayCommitted,
     SayPublished,
-    SendAhead,
+    SendEarly,
     SourcesPinned,
 )
 from spark_ckpt.coordination.protocol import EpochProtocol
@@ -292,7 +292,7 @@ def shape_of(every_batch: bool, patient: Collection[str], ahead: bool = False, w
     - `watched`: intervals are shorter while a standby waits
     """
     every_ms = {sink: PUBLISH_EVERY_MS if sink in patient else 0 for sink in SINKS}
-    sinks = {sink: SinkPlace("", publish_every_ms=every_ms[sink], sends_ahead=ahead) for sink in SINKS}
+    sinks = {sink: SinkPlace("", publish_every_ms=every_ms[sink], sends_early=ahead) for sink in SINKS}
     limits = replace(LIMITS, standby_interval_ms=STANDBY_INTERVAL_MS) if watched else LIMITS
     return replace(SHAPE, every_batch=every_batch, sinks=sinks, limits=limits)
 
@@ -322,7 +322,7 @@ class Lane:
     """
 
     sink: str
-    waiting: deque[EpochOutput | StagedAhead | None] = field(default_factory=deque)
+    waiting: deque[EpochOutput | StagedEarly | None] = field(default_factory=deque)
     """Queued work. None: abort the rows of early sends."""
     now: EpochOutput | None = None
     session: int | None = None
@@ -353,7 +353,7 @@ class SparkDriver:
         # endpoints are checked before the incarnation begins, so that a refusal changes nothing
         point = self.log.begin_incarnation(HOLDER, restore, 1_000, takeover=True)
         self.incarnation = point.incarnation
-        self.sends_ahead = any(place.sends_ahead for place in shape.sinks.values())
+        self.sends_early = any(place.sends_early for place in shape.sinks.values())
         self.core = core_of(shape, point, self.log.state().acked, standing(self.log, point.manifest.epoch, found))
         self.base = point.manifest
         self.released = 0
@@ -429,9 +429,9 @@ class SparkDriver:
                 self.deciding.store(effect)
             case Publish(sink=sink, output=output):
                 self.lanes[sink].waiting.append(output)
-            case SendAhead(sink=sink, staged=staged):
+            case SendEarly(sink=sink, staged=staged):
                 self.lanes[sink].waiting.append(staged)
-            case DropAhead(sink=sink):
+            case DropEarlySend(sink=sink):
                 self.lanes[sink].waiting.append(None)
             case RecordAcks(acks=acks):
                 self.answers.append(AcksRecorded(acks, self.deciding.record(self.incarnation, acks)))
@@ -537,19 +537,19 @@ class SparkDriver:
         """
         lane = self.lanes[sink.name]
         staged = lane.waiting.popleft()
-        assert isinstance(staged, StagedAhead)  # noqa: S101 - else the choice does not exist
+        assert isinstance(staged, StagedEarly)  # noqa: S101 - else the choice does not exist
         try:
             # an open session needs no check: a newer publisher would have fenced it
             if lane.session is None and self.log.state().incarnation > self.incarnation:
                 raise Fenced("a newer incarnation took over")
-            rows = sink.send_ahead(self.shared, staged, how, lane.opened(sink, self.incarnation))
+            rows = sink.send_early(self.shared, staged, how, lane.opened(sink, self.incarnation))
         except CkptError as error:
             lane.session = None
-            self.inbox.append(AheadEnded(sink.name, staged.epoch, error=error))
+            self.inbox.append(EarlySendEnded(sink.name, staged.epoch, error=error))
         else:
-            self.inbox.append(AheadEnded(sink.name, staged.epoch, rows))
+            self.inbox.append(EarlySendEnded(sink.name, staged.epoch, rows))
 
-    def drop_ahead(self, sink: SparkSink) -> None:
+    def drop_early_send(self, sink: SparkSink) -> None:
         """Abort the rows of early sends, if the publisher's session is still the sink's."""
         lane = self.lanes[sink.name]
         lane.waiting.popleft()

@@ -1,6 +1,6 @@
 """A transactional sink as the connector contract promises it: rows and marker in one transaction, and a fence.
 
-The shipped rules judge its marker (`sink_rules.py`) and its early sends (`sent_ahead.py`). A publisher has a session,
+The shipped rules judge its marker (`sink_rules.py`) and its early sends (`sent_early.py`). A publisher has a session,
 like the epoch of a Kafka producer. Opening a session ends every older one, aborts its early sends, and refuses its
 commit that is still under way.
 """
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from checkpoint_lab.spark_store import JOB, Row, Shared, by_key, in_order, in_the_end
 from checkpoint_lab.violations import ensure
-from spark_ckpt.connector import EpochOutput, SinkContext, StagedAhead, StagedFile
-from spark_ckpt.connector_parts.sent_ahead import SentAhead
+from spark_ckpt.connector import EpochOutput, SinkContext, StagedEarly, StagedFile
+from spark_ckpt.connector_parts.early_sends import SentEarly
 from spark_ckpt.connector_parts.sink_rules import SinkMarker, is_published, marker_of
 from spark_ckpt.errors import EpochDamaged, Fenced, PublishFailed
 
@@ -33,7 +33,7 @@ class SparkSink:
 
     `fence`: the newest incarnation that opened it. `session`: the session of its newest publisher.
 
-    - `ahead`, `ahead_rows`: content of the open transaction, which no reader sees
+    - `ahead`, `early_rows`: content of the open transaction, which no reader sees
     - `late`: a commit that has not arrived
     - `published_by`: the incarnation that published each epoch
     """
@@ -43,8 +43,8 @@ class SparkSink:
     marker: SinkMarker | None = None
     fence: int = 0
     session: int = 0
-    ahead: SentAhead[str] | None = None
-    ahead_rows: list[Row] = field(default_factory=list)
+    ahead: SentEarly[str] | None = None
+    early_rows: list[Row] = field(default_factory=list)
     late: LateTransaction | None = None
     forgotten: SinkMarker | None = None
     """The lost marker, which an operator who looks at the sink's rows writes again."""
@@ -77,9 +77,9 @@ class SparkSink:
 
     def abort(self) -> None:
         """Abort the rows of early sends."""
-        self.ahead, self.ahead_rows = None, []
+        self.ahead, self.early_rows = None, []
 
-    def send_ahead(self, shared: Shared, staged: StagedAhead, how: str, session: int) -> int:
+    def send_early(self, shared: Shared, staged: StagedEarly, how: str, session: int) -> int:
         """Send rows of an uncommitted epoch. `how`: "ok", "fail" (nothing sent) or "silent" (sent, unanswered)."""
         self._check(session)
         if how == "fail":
@@ -87,8 +87,8 @@ class SparkSink:
         rest = self.rest_of(staged.epoch, staged.incarnation, staged.files)
         _missing(shared, rest, staged.epoch)
         rows = _rows_of(shared, rest)
-        self.ahead = SentAhead(staged.epoch, staged.incarnation, tuple(file.path for file in staged.files))
-        self.ahead_rows += rows
+        self.ahead = SentEarly(staged.epoch, staged.incarnation, tuple(file.path for file in staged.files))
+        self.early_rows += rows
         if how == "silent":
             raise PublishFailed(f"{self.name} does not answer")
         return len(rows)
@@ -110,7 +110,7 @@ class SparkSink:
         self.judge_published(shared, output)
         self._rows(shared, output)
         rest = self.rest_of(output.epoch, output.incarnation, output.files)
-        commit = LateTransaction(self.session, (*self.ahead_rows, *_rows_of(shared, rest)), output)
+        commit = LateTransaction(self.session, (*self.early_rows, *_rows_of(shared, rest)), output)
         if how == "late":
             self.late = commit
             raise PublishFailed(f"{self.name} does not answer in time")

@@ -20,7 +20,7 @@ from checkpoint_lab.spark_sink import SparkSink
 from checkpoint_lab.spark_store import GETS, OPERATORS, SINKS, Shared, by_key, in_order, in_the_end, outputs_of
 from checkpoint_lab.violations import ensure
 from checkpoint_lab.world import Choice, World
-from spark_ckpt.connector import EpochOutput, StagedAhead
+from spark_ckpt.connector import EpochOutput, StagedEarly
 from spark_ckpt.coordination.job_shape import JobShape
 from spark_ckpt.coordination.messages import (
     AcksDue,
@@ -72,7 +72,7 @@ def work_of(number: int, driver: SparkDriver, rows: int) -> list[Choice]:
     return found
 
 
-def _next_of(number: int, sink: str, asked: EpochOutput | StagedAhead | None) -> Choice:
+def _next_of(number: int, sink: str, asked: EpochOutput | StagedEarly | None) -> Choice:
     """Return a publisher's next step for the head of its queue."""
     if asked is None:
         return ("drop", number, sink)
@@ -100,12 +100,12 @@ def faults_of(number: int, driver: SparkDriver) -> list[Choice]:
     found += [
         ("delay", number, sink, "late")
         for sink, lane in driver.lanes.items()
-        if driver.sends_ahead and lane.now is not None
+        if driver.sends_early and lane.now is not None
     ]
     found += [
         ("send", number, sink, how)
         for sink, lane in driver.lanes.items()
-        if lane.now is None and lane.waiting and isinstance(lane.waiting[0], StagedAhead)
+        if lane.now is None and lane.waiting and isinstance(lane.waiting[0], StagedEarly)
         for how in ("fail", "silent")
     ]
     if driver.query is not None and driver.query.planned:
@@ -224,7 +224,7 @@ class SparkWorld(World):
         self.draining = draining
         self.deaths = deaths
         self.shape = shape
-        if any(place.sends_ahead for place in shape.sinks.values()):
+        if any(place.sends_early for place in shape.sinks.values()):
             self.LAGGARDS = (*self.LAGGARDS, *self.AHEAD_LAGGARDS)
         self.durable = Shared()
         self.sinks = {sink: SparkSink(sink) for sink in SINKS}
@@ -482,14 +482,14 @@ class SparkWorld(World):
         self._judge_sink(sink)
 
     def _do_send(self, number: int, sink: str, how: str) -> None:
-        self.counter["sent ahead"] += 1
+        self.counter["sent early"] += 1
         self.tell(sink, "publish", f"rows of an epoch that is not committed: {how}")
         self.drivers[number].send(self.sinks[sink], how)
         self._judge_sink(sink)
 
     def _do_drop(self, number: int, sink: str) -> None:
         self.counter["dropped ahead"] += 1
-        self.drivers[number].drop_ahead(self.sinks[sink])
+        self.drivers[number].drop_early_send(self.sinks[sink])
 
     def _do_lose(self, sink: str, _how: str) -> None:
         self.tell(sink, "failed", "its open transaction is lost")

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
         IncarnationEvent,
         LagEvent,
         LineEvent,
+        MaintenanceEvent,
         OutageEvent,
         ProgressEvent,
         RetryEvent,
         RunListener,
         StandbyEvent,
-        UpkeepEvent,
     )
     from spark_ckpt.outbox.data_source import OutboxDataSource
     from spark_ckpt.outbox.outbox import Outbox
@@ -46,7 +46,7 @@ _HOME = {
     "api.job": ("Job",),
     "events.listener": (
         "EpochEvent", "IncarnationEvent", "LagEvent", "LineEvent", "OutageEvent", "ProgressEvent", "RetryEvent", "RunListener",
-        "StandbyEvent", "UpkeepEvent",
+        "StandbyEvent", "MaintenanceEvent",
     ),
     "tasks.operators.aggregations": ("Aggregate", "avg", "count", "first", "last", "max", "mean", "min", "stddev", "sum"),
     "driver.run": ("Run",),
@@ -73,6 +73,7 @@ __all__ = [
     "KeyResult",
     "LagEvent",
     "LineEvent",
+    "MaintenanceEvent",
     "OutageEvent",
     "Outbox",
     "OutboxDataSource",
@@ -85,7 +86,6 @@ __all__ = [
     "StagesRun",
     "StandbyEvent",
     "Stream",
-    "UpkeepEvent",
     "__version__",
     "avg",
     "count",

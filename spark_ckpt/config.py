@@ -124,7 +124,7 @@ class JobSettings(TypedDict, total=False):
     shuffle_partitions: int | None
     max_failed_epochs: int
     max_unpublished: int
-    send_ahead: bool
+    send_early: bool
     max_in_flight: int
     keep_epochs: int
     keep_age: DurationText
@@ -204,7 +204,7 @@ class JobConfig(BaseModel):
     max_unpublished: int = Field(
         4, ge=1, description="committed epochs that a sink may lack before the job stops taking new ones"
     )
-    send_ahead: bool = Field(
+    send_early: bool = Field(
         False,
         description="send rows to Kafka sinks before their epoch is committed, in an open transaction: `docs/operations.md`",
     )

@@ -396,7 +396,7 @@ class EpochOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedAhead:
+class StagedEarly:
     """Files of an uncommitted epoch for an early send, in publishing order. The epoch may never be committed.
 
     The files are durable. Within an incarnation a number stands for one epoch. Every call for it begins with the files
@@ -501,16 +501,16 @@ class Tidies(Protocol):
 
 
 @runtime_checkable
-class AheadPublisher(Publisher, Protocol):
+class EarlyPublisher(Publisher, Protocol):
     """A publisher with early send: it takes rows before their epoch is committed, e.g. into an open transaction.
 
     The staged files stay authoritative; the sent rows are a copy. `publish` shows the sent rows if they are a prefix of
     the output's files, sent for this epoch by this publisher. It then sends the missing rows. Otherwise it aborts them
-    and sends all files, as without early send (`connector_parts/sent_ahead.py` has the rule). In both cases it shows
+    and sends all files, as without early send (`connector_parts/early_sends.py` has the rule). In both cases it shows
     every row once and in the files' order.
     """
 
-    def send_ahead(self, staged: StagedAhead) -> int:
+    def send_early(self, staged: StagedEarly) -> int:
         """Send the rows of these files that are not sent yet.
 
         Return their number. No reader sees them before `publish`.
@@ -520,7 +520,7 @@ class AheadPublisher(Publisher, Protocol):
         of the sent rows.
         """
 
-    def drop_ahead(self) -> None:
+    def drop_early_send(self) -> None:
         """Abort the rows of an early send, because their epoch will not be committed or the run ends.
 
         Best effort, bounded in time.
@@ -536,13 +536,13 @@ class GivesUp(Protocol):
 
 
 @runtime_checkable
-class SendsAhead(Protocol):
-    """A sink whose publishers may be `AheadPublisher`s.
+class SendsEarly(Protocol):
+    """A sink whose publishers may be `EarlyPublisher`s.
 
-    `sends_ahead`: True if they are, in the sink's configuration. A job uses it if its setting `send_ahead` is on.
+    `sends_early`: True if they are, in the sink's configuration. A job uses it if its setting `send_early` is on.
     """
 
-    sends_ahead: bool
+    sends_early: bool
 
 
 @runtime_checkable

@@ -10,12 +10,12 @@ from spark_ckpt.events.listener import (
     IncarnationEvent,
     LagEvent,
     LineEvent,
+    MaintenanceEvent,
     OutageEvent,
     ProgressEvent,
     RetryEvent,
     RunListener,
     StandbyEvent,
-    UpkeepEvent,
 )
 from spark_ckpt.observability.aside import Aside
 
@@ -34,7 +34,7 @@ EVENTS = {
     "onRetry": RetryEvent("outbox", 1, 1, "gold", "CKPT_PUBLISH_FAILED", "away", 2, 200),
     "onOutage": OutageEvent("job", 1, "CKPT_STORE_FULL", "full", 1, 1, 1, 1),
     "onStandby": StandbyEvent("job", "waits", 1, 0, "a driver", ""),
-    "onUpkeep": UpkeepEvent("job", "leased", 7, "standby-1"),
+    "onMaintenance": MaintenanceEvent("job", "leased", 7, "standby-1"),
     "onHandover": LIFE,
     "onIncarnationEnded": LIFE,
 }

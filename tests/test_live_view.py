@@ -27,7 +27,7 @@ def text_of(shown):
 
 def test_rows_epoch_and_lag_are_there():
     shown = text_of(picture([record(1), record(2)], {"in": 1234}))
-    for expected in ("job orders, incarnation 3", "12,345 in, 99 out", "7 decided", "in 1,234", "2, 0.50 s", "2,000"):
+    for expected in ("job orders, incarnation 3", "12,345 in, 99 out", "7 committed", "in 1,234", "2, 0.50 s", "2,000"):
         assert expected in shown
 
 

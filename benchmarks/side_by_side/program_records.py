@@ -19,7 +19,7 @@ BEFORE_THE_ACTION = (
 )
 """Spark's phases in their order, and their parts."""
 OF_THE_ACTION = ("fetch", "operator", "snapshot", "staging")
-OF_A_PUBLISH = ("ahead", "init", "verify", "send", "commit")
+OF_A_PUBLISH = ("early", "init", "verify", "send", "commit")
 
 
 @dataclass(frozen=True)

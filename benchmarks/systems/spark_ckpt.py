@@ -113,7 +113,7 @@ def job(run: Run, spark: SparkSession, **settings: object) -> ckpt.Job:
     from spark_ckpt.config import EVERY_BATCH
 
     every_batch = run.hook in ("spark_ckpt_every_batch", "spark_ckpt_ahead")
-    settings |= {"send_ahead": True} if run.hook == "spark_ckpt_ahead" else {}
+    settings |= {"send_early": True} if run.hook == "spark_ckpt_ahead" else {}
     interval = EVERY_BATCH if every_batch else f"{run.interval_ms or NEVER_MS} milliseconds"
     described = ckpt.Job(spark, run.job, store=f"{run.folder}/store", interval=interval, **settings)
     source = KafkaSource(run.servers, run.source, options={"maxOffsetsPerTrigger": RECORDS_PER_BATCH})

@@ -191,7 +191,7 @@ def tuning(options: Mapping[str, str]) -> Tuning:
     if unknown and unknown[0].removeprefix("kafka.") in _OF_TRANSACTIONS:
         raise ConfigInvalid(
             f"Kafka sink option {unknown[0]!r} is decided by the sink",
-            hint="leave it out: the sink sends in transactions, with acks=all and an idempotent producer",
+            hint="leave it out: the sink sends in transactions, acknowledged by all replicas, with an idempotent producer",
         )
     if unknown:
         raise ConfigInvalid(

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from checkpoint_protocols.ids import Epoch
-from spark_ckpt.connector import EpochOutput, Json, PublishReceipt, StagedAhead, StagedFile
+from spark_ckpt.connector import EpochOutput, Json, PublishReceipt, StagedEarly, StagedFile
 from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, PublishFailed, RowsRefused
 from spark_ckpt_kafka.producer import ProducerFailed
 from spark_ckpt_kafka.publisher_process import PublisherProcess
@@ -94,20 +94,20 @@ class KafkaPublisher:
             detail={"lanes": len(requests), "parts_ms": slowest_ms(done)},
         )
 
-    def send_ahead(self, staged: StagedAhead) -> int:
+    def send_early(self, staged: StagedEarly) -> int:
         """Send rows into the open transactions of the shards (early send), and return their number.
 
         The transactions stay open. Raises `PublishFailed`, or another `CkptError`.
         """
         # A shard without files opens no transaction, which would only have to be aborted or refreshed.
-        requests = [each for each in requests_ahead(staged, self._lanes, self._incarnation) if each[1].parts]
+        requests = [each for each in early_requests(staged, self._lanes, self._incarnation) if each[1].parts]
         if not requests:
             return 0
-        with ThreadPoolExecutor(len(requests), thread_name_prefix="ckpt-kafka-ahead") as pool:
+        with ThreadPoolExecutor(len(requests), thread_name_prefix="ckpt-kafka-early") as pool:
             running = [pool.submit(self._send_lane, lane, request) for lane, request in requests]
         return sum(one.result() for one in running)
 
-    def drop_ahead(self) -> None:
+    def drop_early_send(self) -> None:
         """Abort the early send. A shard that does not answer is killed; the next init aborts its transaction."""
         with ThreadPoolExecutor(len(self._processes) or 1, thread_name_prefix="ckpt-kafka-drop") as pool:
             list(pool.map(_drop, self._processes.values()))
@@ -153,7 +153,7 @@ class KafkaPublisher:
     def _send_lane(self, lane: int, request: ShardRequest) -> int:
         try:
             # One attempt only: rows that an early send cannot send are sent when their epoch is published.
-            return self._running(lane).send_ahead(request)
+            return self._running(lane).send_early(request)
         except ProducerFailed as failure:
             raise PublishFailed(
                 f"rows of epoch {request.epoch} could not be sent early: {failure.what}",
@@ -285,7 +285,7 @@ def requests_of(output: EpochOutput, lanes: int, incarnation: int) -> list[Shard
     ]
 
 
-def requests_ahead(staged: StagedAhead, lanes: int, incarnation: int) -> list[tuple[int, ShardRequest]]:
+def early_requests(staged: StagedEarly, lanes: int, incarnation: int) -> list[tuple[int, ShardRequest]]:
     """Return each shard number with its part of an early send. The marker's fields are empty until the epoch
     commits.
     """
@@ -302,7 +302,7 @@ def _parts(files: Sequence[StagedFile]) -> list[StagedPart]:
 
 def _drop(process: PublisherProcess) -> None:
     try:
-        process.drop_ahead()
+        process.drop_early_send()
     except (ProducerFailed, CkptError):
         process.close()
 

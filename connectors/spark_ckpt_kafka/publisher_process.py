@@ -108,14 +108,14 @@ class PublisherProcess:
         """
         return self._answer(request, ShardResult, self._stall_s, verified)
 
-    def send_ahead(self, request: ShardRequest) -> int:
+    def send_early(self, request: ShardRequest) -> int:
         """Send those files of an uncommitted epoch that are not sent yet (early send), and return the number of rows.
 
         Raises like `ask`.
         """
         return self._answer(EarlySend(request), int, self._stall_s)
 
-    def drop_ahead(self) -> None:
+    def drop_early_send(self) -> None:
         """Abort the early send, if a process runs that may have sent rows."""
         if self.pid is not None:
             self._answer(Signal.DROP, int, DROP_S)
@@ -257,10 +257,10 @@ def _handled(publisher: ShardPublisher, request: object, verified: Callable[[], 
     try:
         match request:
             case Signal.DROP:
-                publisher.drop_ahead()
+                publisher.drop_early_send()
                 return 0
             case EarlySend(files):
-                return publisher.send_ahead(files)
+                return publisher.send_early(files)
             case ShardRequest():
                 return publisher.publish(request, verified)
     except ControlError as error:

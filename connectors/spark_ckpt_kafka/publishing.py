@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from spark_ckpt.connector_parts.sent_ahead import SentAhead
+from spark_ckpt.connector_parts.early_sends import SentEarly
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt_kafka.control import KafkaControl
 from spark_ckpt_kafka.marker import MarkerDecision, TopicMarker, Wanted, contradiction, decide, lane_is_new
@@ -133,7 +133,7 @@ class ShardPublisher:
         self._ready: TransactionalProducer | None = None
         self._committed: TransactionalProducer | None = None
         # Half of the broker's timeout: the other half is for the rest of the publish.
-        self._ahead = OpenTransaction(settings.tuning.transaction_timeout_ms / 2000, clock)
+        self._early = OpenTransaction(settings.tuning.transaction_timeout_ms / 2000, clock)
 
     def prepare(self) -> None:
         """Initialise the producer of the next transaction in advance. Each transaction still has one init of its own.
@@ -141,7 +141,7 @@ class ShardPublisher:
         Does nothing while early-sent rows are in an open transaction: an init would abort it. After a failure the next
         request tries again, and reports why.
         """
-        if self._ready is None and self._ahead.transaction is None:
+        if self._ready is None and self._early.transaction is None:
             with suppress(ProducerFailed):
                 self._ready = self._initialised()
             # A request may wait behind a failed init, and goes through the same timeouts.
@@ -154,40 +154,40 @@ class ShardPublisher:
         opens; after an early send, it is before the transaction commits.
         """
         laps = Laps()
-        self._ahead.keep_only(request.epoch, request.incarnation, request.parts)
+        self._early.keep_only(request.epoch, request.incarnation, request.parts)
         with self._refusals.explaining(request, self._rows):
             return self._transaction(
                 lambda transaction: self._publish(transaction, request, verified, laps.after("init"))
             )
 
-    def send_ahead(self, request: ShardRequest) -> int:
+    def send_early(self, request: ShardRequest) -> int:
         """Send those files of an uncommitted epoch that are not sent yet (early send), and return the number of rows.
 
         Every row is acknowledged on return, and the transaction stays open. A transaction that was open for half its
         timeout is aborted, and nothing more of its epoch is sent early. Raises like `publish`.
         """
-        self._ahead.keep_only(request.epoch, request.incarnation, request.parts)
-        if self._ahead.was_given_up(request.epoch):
+        self._early.keep_only(request.epoch, request.incarnation, request.parts)
+        if self._early.was_given_up(request.epoch):
             return 0
-        hit(Failpoint.SENDING_AHEAD)
+        hit(Failpoint.SENDING_EARLY)
         transaction = self._taken()
         with self._refusals.explaining(request, self._rows), aborting(transaction):
             sent = self._send_rest(transaction, request)
             self._check_delivered(transaction.producer.deliver(), request)
             # Rows without an acknowledgement must not count as sent: `publish` would leave them out.
-            transaction.sent = SentAhead(request.epoch, request.incarnation, tuple(request.parts))
-        self._ahead.transaction = transaction
-        hit(Failpoint.SENT_AHEAD)
+            transaction.sent = SentEarly(request.epoch, request.incarnation, tuple(request.parts))
+        self._early.transaction = transaction
+        hit(Failpoint.SENT_EARLY)
         return sent
 
-    def drop_ahead(self) -> None:
+    def drop_early_send(self) -> None:
         """Abort the early send, if there is one."""
-        self._ahead.drop()
+        self._early.drop()
 
     @property
     def idle_s(self) -> float:
         """Seconds without a request after which `idle` is due."""
-        left_s = self._ahead.left_s
+        left_s = self._early.left_s
         return HEARTBEAT_S if left_s is None else left_s
 
     def idle(self) -> None:
@@ -195,14 +195,14 @@ class ShardPublisher:
 
         An open transaction is aborted instead, before the broker does it.
         """
-        if self._ahead.transaction is None:
+        if self._early.transaction is None:
             self._transaction(self._refresh)
         else:
-            self._ahead.give_up()
+            self._early.give_up()
 
     def _taken(self) -> Transaction:
-        if (ahead := self._ahead.take()) is not None:
-            return ahead
+        if (early := self._early.take()) is not None:
+            return early
         producer, self._ready = self._ready or self._initialised(), None
         return Transaction(producer)
 

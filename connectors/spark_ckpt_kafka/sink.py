@@ -87,7 +87,7 @@ class KafkaSink(SelectsRows):
     marker_topic: str | None = None
     audit_headers: bool = False
     patience: PublishPatience = field(default_factory=PublishPatience, repr=False)
-    sends_ahead: bool = field(default=True, init=False, repr=False)
+    sends_early: bool = field(default=True, init=False, repr=False)
     _seen: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
     _limits: list[TopicLimits] = field(default_factory=list, init=False, repr=False, compare=False)
 

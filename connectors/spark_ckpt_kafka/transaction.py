@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from spark_ckpt.connector_parts.sent_ahead import SentAhead
+from spark_ckpt.connector_parts.early_sends import SentEarly
 from spark_ckpt_kafka.producer import ProducerFailed, TransactionalProducer
 from spark_ckpt_kafka.rows import StagedPart
 
@@ -22,7 +22,7 @@ class Transaction:
 
     producer: TransactionalProducer
     begun_s: float | None = None
-    sent: SentAhead[StagedPart] | None = None
+    sent: SentEarly[StagedPart] | None = None
 
     def begin(self, now_s: float) -> None:
         """Open the transaction, if it is not open."""

@@ -21,7 +21,7 @@ POINTS = (
     "PUBLISH_COMMITTED:kill",
 )
 IN_GATE = ("MID_SEND:kill:2", "PRE_COMMIT:kill", "COMMITTING:kill:1:1")
-"""Before, at and after the commit. tests/simulator/test_spark_sending_ahead.py judges the other failpoints."""
+"""Before, at and after the commit. tests/simulator/test_spark_early_sends.py judges the other failpoints."""
 
 
 @pytest.mark.kill

@@ -95,7 +95,7 @@ def _in_the_rules() -> Iterator[Caught]:
             yield Caught(f"rules of {where}", plant.__name__, seeds_until(partial(_spark, core_of=core_with(plant))))
     for plant in PLANTED_AROUND:
         yield _patched("rules beside it", plant)
-    for where, plants in (("rules of edges", IN_COUNTING), ("rows sent ahead", PLANTED_AHEAD)):
+    for where, plants in (("rules of edges", IN_COUNTING), ("rows sent early", PLANTED_AHEAD)):
         for plant in plants:
             yield _patched(where, plant, lambda patch: patch.setattr)
     for plant in IN_GOING_BACK:

@@ -59,9 +59,9 @@ class Events(ckpt.RunListener):
     def onStandby(self, event: ckpt.StandbyEvent) -> None:
         self.write("standby", what=event.what, lease_of=event.lease_of, epoch=event.epoch, why=event.why)
 
-    def onUpkeep(self, event: ckpt.UpkeepEvent) -> None:
+    def onMaintenance(self, event: ckpt.MaintenanceEvent) -> None:
         self.write(
-            "upkeep", what=event.what, token=event.token, standby=event.standby, epoch=event.epoch, why=event.why
+            "maintenance", what=event.what, token=event.token, standby=event.standby, epoch=event.epoch, why=event.why
         )
 
     def onHandover(self, event: ckpt.IncarnationEvent) -> None:
@@ -122,7 +122,7 @@ def described(spark: SparkSession, options: argparse.Namespace) -> ckpt.Job:
         lease=options.lease,
         takeover=options.takeover or None,
         standby=options.standby or None,
-        send_ahead=options.send_ahead or None,
+        send_early=options.send_early or None,
         shuffle_partitions=options.shuffle_partitions,
         local_dir=options.local_dir,
         key_groups=8,
@@ -190,7 +190,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--lease", default="30 seconds")
     parser.add_argument("--takeover", action="store_true")
     parser.add_argument("--standby", action="store_true")
-    parser.add_argument("--send-ahead", action="store_true")
+    parser.add_argument("--send-early", action="store_true")
     parser.add_argument("--max-offsets", type=int, default=4000)
     parser.add_argument("--shuffle-partitions", type=int)
     parser.add_argument("--lanes", type=int, default=1)

@@ -28,7 +28,7 @@ IN_CHILDREN = (
 """Failpoints in Python workers and publisher processes: the child freezes there, then all processes are killed at once."""
 
 
-IN_LANES_AHEAD = ("SENDING_AHEAD", "SENT_AHEAD")
+IN_LANES_AHEAD = ("SENDING_EARLY", "SENT_EARLY")
 """Failpoints in publisher processes of a job with early sends."""
 
 

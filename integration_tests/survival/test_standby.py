@@ -64,13 +64,13 @@ def standby_here(job: KafkaJob, spark: SparkSession) -> Iterator[StandbyHere]:
         yield standby
 
 
-def upkeep(life: Life, what: str) -> list[dict[str, Any]]:
-    return [event for event in life.events("upkeep") if event["what"] == what]
+def maintenance(life: Life, what: str) -> list[dict[str, Any]]:
+    return [event for event in life.events("maintenance") if event["what"] == what]
 
 
 def done(life: Life) -> list[int]:
     """Epochs up to which its maintenance went, in order."""
-    return [event["epoch"] for event in upkeep(life, "done")]
+    return [event["epoch"] for event in maintenance(life, "done")]
 
 
 def settled(job: KafkaJob) -> list[int]:
@@ -154,15 +154,15 @@ def test_a_standby_does_the_maintenance_until_it_is_killed_and_then_the_driver_d
     with contextlib.closing(StandbyHere(job.lives, spark)) as primary:
         primary.leads()
         with job.lives.start(*STANDBY) as standby, feeding(job.ledger.write, FEED):
-            standby.wait_for(lambda: len(done(standby)) >= TURNS, "some turns of upkeep")
+            standby.wait_for(lambda: len(done(standby)) >= TURNS, "some turns of maintenance")
             turns = done(standby)
             assert {epoch for epoch in settled(job) if turns[0] <= epoch <= turns[-1]} == set(turns)
             standby.kill()
-            wait_until(lambda: bool(upkeep(primary, "revoked")), "the driver takes the upkeep back")
+            wait_until(lambda: bool(maintenance(primary, "revoked")), "the driver takes the maintenance back")
             newest = max(done(standby))
             wait_until(lambda: max(settled(job)) > newest, "the driver settles later epochs")
-        assert {event["standby"] for event in upkeep(primary, "leased")} == {
-            event["standby"] for event in upkeep(standby, "done")
+        assert {event["standby"] for event in maintenance(primary, "leased")} == {
+            event["standby"] for event in maintenance(standby, "done")
         }
         primary.finish(job)
 

@@ -12,7 +12,7 @@ from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import Id, iso, print_facts, print_json, print_line, print_table, utc
 from spark_ckpt.cli.stores import open_store
 from spark_ckpt.connector import Json
-from spark_ckpt.epochs.log_state import LogState, UpkeepEntry
+from spark_ckpt.epochs.log_state import LogState, MaintenanceEntry
 from spark_ckpt.store.holder import provably_dead
 from spark_ckpt.store.standbys import StandbyNote, Standbys
 
@@ -33,7 +33,7 @@ def lease(store: StoreUri, as_json: AsJson = False, storage_option: StorageOptio
             "store": opened.location.uri,
             "lease": _fields(log_state),
         }
-        fields["upkeep"] = _upkeep_fields(log_state, waiting)
+        fields["maintenance"] = _maintenance_fields(log_state, waiting)
         print_json({**fields, "standbys": [_standby_fields(note, shares.get(name)) for name, note in waiting.items()]})
         return
     print_facts(
@@ -41,7 +41,7 @@ def lease(store: StoreUri, as_json: AsJson = False, storage_option: StorageOptio
             log_state.kind: log_state.job,
             "store": opened.location.uri,
             **_facts(log_state),
-            **_upkeep_facts(log_state, waiting),
+            **_maintenance_facts(log_state, waiting),
         }
     )
     print_line()
@@ -77,7 +77,7 @@ def next_shares(log_state: LogState, waiting: Mapping[str, StandbyNote]) -> dict
 
     Standbys that take no lease are left out.
     """
-    turns = {} if log_state.upkeep is None else log_state.upkeep.lease.turns
+    turns = {} if log_state.maintenance is None else log_state.maintenance.lease.turns
     known = {ProcessId(name): Turn(turn.since, turn.ttl_ms) for name, turn in turns.items()}
     takes = {ProcessId(name): note.health for name, note in waiting.items() if note.clock_ms is not None}
     if not takes:
@@ -87,48 +87,48 @@ def next_shares(log_state: LogState, waiting: Mapping[str, StandbyNote]) -> dict
     return {name: round(100 * drawn.get(ProcessId(name), 0) / total) for name in takes}
 
 
-def _upkeep_facts(log_state: LogState, waiting: Mapping[str, StandbyNote]) -> dict[str, object]:
+def _maintenance_facts(log_state: LogState, waiting: Mapping[str, StandbyNote]) -> dict[str, object]:
     """Return the maintenance state in words. The log does not record maintenance by the driver."""
-    upkeep = log_state.upkeep
-    if upkeep is None:
+    maintenance = log_state.maintenance
+    if maintenance is None:
         return {
-            "upkeep": None
+            "maintenance": None
             if log_state.holder is None or log_state.kind == "outbox"
             else "the driver's own: no standby has had the checkpoint lease yet"
         }
     who = (
-        waiting[upkeep.lease.holder].holder
-        if upkeep.lease.holder in waiting
-        else f"{upkeep.lease.holder}, which is gone"
+        waiting[maintenance.lease.holder].holder
+        if maintenance.lease.holder in waiting
+        else f"{maintenance.lease.holder}, which is gone"
     )
-    lease = f"checkpoint lease {upkeep.token} since {utc(upkeep.since_ms)}, for {upkeep.lease.ttl_ms / 1000:g} s"
+    lease = f"checkpoint lease {maintenance.token} since {utc(maintenance.since_ms)}, for {maintenance.lease.ttl_ms / 1000:g} s"
     return {
-        "upkeep": f"{who}, {lease}; {_state_of_turn(upkeep)}",
-        "damage": upkeep.ended.damage if upkeep.ended else None,
+        "maintenance": f"{who}, {lease}; {_state_of_turn(maintenance)}",
+        "damage": maintenance.ended.damage if maintenance.ended else None,
     }
 
 
-def _state_of_turn(upkeep: UpkeepEntry) -> str:
-    if upkeep.ended is None:
+def _state_of_turn(maintenance: MaintenanceEntry) -> str:
+    if maintenance.ended is None:
         return "not reported as done"
-    if upkeep.ended.failure:
-        return f"given back: {upkeep.ended.failure}"
-    return f"done up to epoch {upkeep.ended.epoch} at {utc(upkeep.ended_ms)}"
+    if maintenance.ended.failure:
+        return f"given back: {maintenance.ended.failure}"
+    return f"done up to epoch {maintenance.ended.epoch} at {utc(maintenance.ended_ms)}"
 
 
-def _upkeep_fields(log_state: LogState, waiting: Mapping[str, StandbyNote]) -> Json:
-    upkeep = log_state.upkeep
-    if upkeep is None:
+def _maintenance_fields(log_state: LogState, waiting: Mapping[str, StandbyNote]) -> Json:
+    maintenance = log_state.maintenance
+    if maintenance is None:
         return None
-    note, ended = waiting.get(upkeep.lease.holder), upkeep.ended
+    note, ended = waiting.get(maintenance.lease.holder), maintenance.ended
     return {
-        "token": upkeep.token,
-        "standby": upkeep.lease.holder,
+        "token": maintenance.token,
+        "standby": maintenance.lease.holder,
         "host": None if note is None else note.holder.host,
         "pid": None if note is None else note.holder.pid,
-        "since": iso(upkeep.since_ms),
-        "ttl_ms": upkeep.lease.ttl_ms,
-        "ended": None if ended is None else iso(upkeep.ended_ms),
+        "since": iso(maintenance.since_ms),
+        "ttl_ms": maintenance.lease.ttl_ms,
+        "ended": None if ended is None else iso(maintenance.ended_ms),
         "epoch": None if ended is None or ended.failure else ended.epoch,
         "failure": (ended.failure or None) if ended else None,
         "damage": (ended.damage or None) if ended else None,
@@ -184,5 +184,5 @@ def _standby_fields(note: StandbyNote, share: int | None) -> Json:
         "epoch": note.epoch,
         "renewals": note.renewals,
         "warm": note.warm,
-        "next_upkeep_percent": share,
+        "next_maintenance_percent": share,
     }

@@ -23,7 +23,7 @@ from spark_ckpt.connector import Cursor, Json, StagedFile
 from spark_ckpt.coordination import full_snapshots
 from spark_ckpt.coordination.edges import Edges, Segments, consumed_segments, segments_in
 from spark_ckpt.coordination.job_shape import EdgeShape, JobShape
-from spark_ckpt.coordination.markers import AHEAD, BARRIER, OPEN, ControlMarkers
+from spark_ckpt.coordination.markers import BARRIER, OPEN, PREFETCHED, ControlMarkers
 from spark_ckpt.coordination.messages import BatchDone, CountBatch, OfferMarker
 from spark_ckpt.coordination.reports import FILE, Report, edge_of
 from spark_ckpt.epochs.records import STAGED_FILE, EdgeCut, Manifest, StagedFileRecord, StateFile
@@ -460,7 +460,7 @@ class Cut:
     def prefetch(self, epoch: Epoch, now_ms: float) -> OfferMarker:
         """Return the barrier of an epoch that is not open yet."""
         self.prefetched.offer(epoch, now_ms)
-        return OfferMarker(self.markers.offer(AHEAD, epoch, self._full()))
+        return OfferMarker(self.markers.offer(PREFETCHED, epoch, self._full()))
 
     def _full(self) -> str:
         # A barrier on its way may bring files that connect other key groups than the ones known now.

@@ -67,7 +67,7 @@ class SinkPlace:
     """Location of a sink's staged rows, and the time of its publishes.
 
     `recorded_root`: the root as the manifest records it, empty for the store. `publish_every_ms`: minimum
-    time between two publishes; 0: every epoch is published. `sends_ahead`: the sink supports early sends and the job
+    time between two publishes; 0: every epoch is published. `sends_early`: the sink supports early sends and the job
     enables them. `replaces`: the rows of a batch are the sink's whole content (output mode "complete").
     """
 
@@ -75,15 +75,15 @@ class SinkPlace:
     storage_options: Mapping[str, str] = field(default_factory=dict)
     recorded_root: str = ""
     publish_every_ms: int = 0
-    sends_ahead: bool = False
+    sends_early: bool = False
     replaces: bool = False
 
     @property
-    def is_sent_ahead(self) -> bool:
+    def is_sent_early(self) -> bool:
         """True if the sink gets early sends. Deferred rows have no open transaction to enter, so `publish_every_ms`
         excludes it. Rows of a batch that the next batch replaces are never sent.
         """
-        return self.sends_ahead and not self.publish_every_ms and not self.replaces
+        return self.sends_early and not self.publish_every_ms and not self.replaces
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,16 +16,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-OPEN, BARRIER, AHEAD = 1, 2, 3
+OPEN, BARRIER, PREFETCHED = 1, 2, 3
 """Kinds of control rows; data rows are 0.
 
 - OPEN: every key group restores its state and arms its timers.
 - BARRIER: ends an epoch.
-- AHEAD: the prefetched barrier, of an epoch that is not open yet. A key group without changes votes for it but does
+- PREFETCHED: the prefetched barrier, of an epoch that is not open yet. A key group without changes votes for it but does
   not advance: the barrier of the same epoch may come again.
 """
 
-BARRIERS = (BARRIER, AHEAD)
+BARRIERS = (BARRIER, PREFETCHED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from checkpoint_protocols.ids import SinkId, TimerId
 from checkpoint_protocols.machine import Effect, Event
-from spark_ckpt.connector import Cursor, EpochOutput, StagedAhead
+from spark_ckpt.connector import Cursor, EpochOutput, StagedEarly
 from spark_ckpt.coordination.markers import ControlMarker
 from spark_ckpt.coordination.reports import Report
 from spark_ckpt.epochs.identity import Parts
@@ -128,8 +128,8 @@ class PublishEnded(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class AheadEnded(Event):
-    """Answer to `SendAhead`: the number of rows sent, or an error. The staged files exist in both cases."""
+class EarlySendEnded(Event):
+    """Answer to `SendEarly`: the number of rows sent, or an error. The staged files exist in both cases."""
 
     sink: str
     epoch: int
@@ -249,18 +249,18 @@ class Publish(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class SendAhead(Effect):
+class SendEarly(Effect):
     """Early send: send a sink the rows of an uncommitted epoch that it lacks, after earlier requests to the sink.
 
-    Nothing waits for it. Answered by `AheadEnded`.
+    Nothing waits for it. Answered by `EarlySendEnded`.
     """
 
     sink: str
-    staged: StagedAhead
+    staged: StagedEarly
 
 
 @dataclass(frozen=True, slots=True)
-class DropAhead(Effect):
+class DropEarlySend(Effect):
     """Roll back early sends of an aborted epoch. Not answered."""
 
     sink: str

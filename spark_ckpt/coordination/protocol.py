@@ -42,12 +42,12 @@ from spark_ckpt.coordination.manifests import Lineage, manifest_of, pinned_of
 from spark_ckpt.coordination.messages import (
     AcksDue,
     AcksRecorded,
-    AheadEnded,
     ArmTimer,
     BatchDone,
     CommitEpoch,
     CommitFenced,
     CommitOverdue,
+    EarlySendEnded,
     End,
     EpochCommitted,
     EpochRequested,
@@ -107,7 +107,7 @@ _EVENTS = (
     CommitOverdue,
     PublishEnded,
     RetryElapsed,
-    AheadEnded,
+    EarlySendEnded,
     AcksRecorded,
     AcksDue,
     EpochsReleased,
@@ -117,7 +117,7 @@ _RUNNING: Mapping[type[Event], str] = {
     BatchDone: "on_batch_done",
     PublishEnded: "on_publish_ended",
     RetryElapsed: "on_retry",
-    AheadEnded: "on_early_send_ended",
+    EarlySendEnded: "on_early_send_ended",
     AcksRecorded: "on_acks_recorded",
     AcksDue: "on_acks_due",
     EpochsReleased: "on_released",
@@ -590,7 +590,7 @@ class EpochProtocol(Machine[EpochPhase]):
         del self._retry_timers[event.sink]
         return self._publish([event.sink])
 
-    def on_early_send_ended(self, event: AheadEnded) -> list[Effect]:
+    def on_early_send_ended(self, event: EarlySendEnded) -> list[Effect]:
         """Record the end of an early send; a sink that failed gets no further one until it has published."""
         self.publication.early.ended(event)
         return self._fenced(event.error) if isinstance(event.error, Fenced) else []

@@ -33,16 +33,16 @@ from pydantic import JsonValue
 
 from checkpoint_protocols.ids import Epoch, Incarnation, SinkId
 from checkpoint_protocols.machine import Effect, ProtocolViolation
-from spark_ckpt.connector import EpochOutput, StagedAhead, StagedFile
+from spark_ckpt.connector import EpochOutput, StagedEarly, StagedFile
 from spark_ckpt.coordination.job_shape import JobShape, SinkPlace
 from spark_ckpt.coordination.messages import (
     AcksDue,
-    AheadEnded,
     ArmTimer,
-    DropAhead,
+    DropEarlySend,
+    EarlySendEnded,
     PublishEnded,
     RecordAcks,
-    SendAhead,
+    SendEarly,
 )
 from spark_ckpt.epochs.epoch_output import epoch_output
 from spark_ckpt.epochs.identity import Standing
@@ -134,7 +134,7 @@ class EarlySends:
 
     def __init__(self, sinks: Mapping[str, SinkPlace], incarnation: Incarnation) -> None:
         self._incarnation = incarnation
-        self._places = {sink: place for sink, place in sinks.items() if place.is_sent_ahead}
+        self._places = {sink: place for sink, place in sinks.items() if place.is_sent_early}
         self._asked = {sink: _Asked() for sink in self._places}
 
     @property
@@ -142,14 +142,14 @@ class EarlySends:
         """True if a sink accepts early sends."""
         return bool(self._asked)
 
-    def due(self, epoch: int, files: Files, behind: Collection[str]) -> list[SendAhead]:
+    def due(self, epoch: int, files: Files, behind: Collection[str]) -> list[SendEarly]:
         """Return the early sends of `epoch`, the next one to commit, for its files staged so far.
 
         `behind`: sinks with an unpublished epoch.
         """
         return [self._send(sink, epoch, files[sink]) for sink in self._ready(epoch, files) if sink not in behind]
 
-    def ended(self, event: AheadEnded) -> None:
+    def ended(self, event: EarlySendEnded) -> None:
         """Record the answer to an early send."""
         asked = self._asked[event.sink]
         asked.under_way, asked.rests = False, event.error is not None
@@ -159,22 +159,22 @@ class EarlySends:
         if sink in self._asked:
             self._asked[sink].rests = False
 
-    def aborted(self, epoch: int) -> list[DropAhead]:
+    def aborted(self, epoch: int) -> list[DropEarlySend]:
         """Return rollbacks for the sinks that have rows of an aborted epoch: these rows return under another number."""
         # The rows come again with the next epoch. Left in the open transaction, they would be published twice.
         given_up = [sink for sink, asked in self._asked.items() if asked.epoch == epoch]
         for sink in given_up:
             self._asked[sink].epoch = self._asked[sink].files = 0
-        return [DropAhead(sink) for sink in given_up]
+        return [DropEarlySend(sink) for sink in given_up]
 
     def _ready(self, epoch: int, files: Files) -> list[str]:
         return [sink for sink, asked in self._asked.items() if _has_more(asked, epoch, files.get(sink, ()))]
 
-    def _send(self, sink: str, epoch: int, files: Sequence[StagedFile]) -> SendAhead:
+    def _send(self, sink: str, epoch: int, files: Sequence[StagedFile]) -> SendEarly:
         asked, place = self._asked[sink], self._places[sink]
         asked.epoch, asked.files, asked.under_way = epoch, len(files), True
-        staged = StagedAhead(Epoch(epoch), self._incarnation, place.root, place.storage_options, tuple(files))
-        return SendAhead(sink, staged)
+        staged = StagedEarly(Epoch(epoch), self._incarnation, place.root, place.storage_options, tuple(files))
+        return SendEarly(sink, staged)
 
 
 def _has_more(asked: _Asked, epoch: int, files: Sequence[StagedFile]) -> bool:

@@ -21,7 +21,7 @@ from spark_ckpt.coordination.messages import (
     CommitFenced,
     CommitOverdue,
     CountBatch,
-    DropAhead,
+    DropEarlySend,
     End,
     EpochCommitted,
     MaterializeTables,
@@ -33,7 +33,7 @@ from spark_ckpt.coordination.messages import (
     SayAborted,
     SayCommitted,
     SayPublished,
-    SendAhead,
+    SendEarly,
 )
 from spark_ckpt.coordination.stage_process import EpochEnding, EpochServes, StampEpoch
 from spark_ckpt.driver.answering import NoAnswer, answer_within
@@ -119,10 +119,10 @@ class Effects:
             case Publish(sink=sink, output=output):
                 self._clock.publishing(sink, output.epoch, time.monotonic())
                 self._lanes.submit(sink, output)
-            case SendAhead(sink=sink, staged=staged):
+            case SendEarly(sink=sink, staged=staged):
                 self._lanes.submit(sink, staged)
-            case DropAhead(sink=sink):
-                self._lanes.drop_ahead(sink)
+            case DropEarlySend(sink=sink):
+                self._lanes.drop_early_send(sink)
             case RecordAcks(acks=acks):
                 # The append is made here. Its answer waits in the loop until the remaining effects are carried out.
                 self._loop.handle(AcksRecorded(acks, self._not_recorded(acks)))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_ckpt.connector import CostlyCommits, Cursor, MayNeverEnd, SendsAhead, StagePlan
+from spark_ckpt.connector import CostlyCommits, Cursor, MayNeverEnd, SendsEarly, StagePlan
 from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, Limits, OperatorShape, SinkPlace
 from spark_ckpt.coordination.manifests import SPARK_OPERATORS
 from spark_ckpt.coordination.stage_process import Between
@@ -205,14 +205,14 @@ class JobPlan:
         """Return the location of a sink's staged rows and the time of its publishes."""
         plan, staged = self.stage_plans[sink], self.store.staged(sink).location
         binding = next(each for each in self.bindings if each.name == sink)
-        every_ms, ahead = _publish_every_ms(binding, self.config), _takes_ahead(binding, self.config)
+        every_ms, early = _publish_every_ms(binding, self.config), _takes_early(binding, self.config)
         replaces = any(complete_node(each.node) is not None for each in _results([binding]))
         # A transaction would stay open until other stages have decided.
-        ahead = ahead and not self.between.decides_lines
+        early = early and not self.between.decides_lines
         # A sink without a place of its own has its rows in the store; a Delta sink has them in its table's folder.
         if plan.root is None:
-            return SinkPlace(staged.uri, staged.storage_options, "", every_ms, ahead, replaces)
-        return SinkPlace(plan.root, plan.storage_options, plan.root, every_ms, ahead, replaces)
+            return SinkPlace(staged.uri, staged.storage_options, "", every_ms, early, replaces)
+        return SinkPlace(plan.root, plan.storage_options, plan.root, every_ms, early, replaces)
 
     def sources_ends(self) -> dict[str, Cursor]:
         """Return the current end of each source, by name."""
@@ -337,9 +337,9 @@ def _limits(config: JobConfig) -> Limits:
     )
 
 
-def _takes_ahead(binding: SinkBinding, config: JobConfig) -> bool:
+def _takes_early(binding: SinkBinding, config: JobConfig) -> bool:
     """Return true if the job enables early sends and the sink supports them."""
-    return config.send_ahead and isinstance(binding.sink, SendsAhead) and binding.sink.sends_ahead
+    return config.send_early and isinstance(binding.sink, SendsEarly) and binding.sink.sends_early
 
 
 def _publish_every_ms(binding: SinkBinding, config: JobConfig) -> int:

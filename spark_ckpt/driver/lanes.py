@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from checkpoint_protocols.ids import Incarnation
-from spark_ckpt.connector import EpochOutput, SinkContext, StagedAhead
-from spark_ckpt.coordination.messages import AheadEnded, PublishEnded
+from spark_ckpt.connector import EpochOutput, SinkContext, StagedEarly
+from spark_ckpt.coordination.messages import EarlySendEnded, PublishEnded
 from spark_ckpt.driver.publishing import SinkLane
 from spark_ckpt.endpoints.identities import parts_of
 from spark_ckpt.epochs.identity import Parts, Standing, check_sink_unchanged
@@ -38,7 +38,7 @@ class Lanes:
         plan: JobPlan,
         point: RecoveryPoint,
         standing: Standing,
-        ended: Callable[[PublishEnded | AheadEnded], None],
+        ended: Callable[[PublishEnded | EarlySendEnded], None],
         measured: Callable[[str, int, Mapping[str, int]], None],
     ) -> None:
         self._plan = plan
@@ -56,13 +56,13 @@ class Lanes:
         for lane in self._lanes.values():
             lane.start()
 
-    def submit(self, sink: str, asked: EpochOutput | StagedAhead) -> None:
+    def submit(self, sink: str, asked: EpochOutput | StagedEarly) -> None:
         """Queue one attempt to publish a committed epoch, or an early send, after earlier requests."""
         self._lanes[sink].submit(asked)
 
-    def drop_ahead(self, sink: str) -> None:
+    def drop_early_send(self, sink: str) -> None:
         """Queue the rollback of early sends, after earlier requests."""
-        self._lanes[sink].drop_ahead()
+        self._lanes[sink].drop_early_send()
 
     def stop(self) -> None:
         """End after the attempts in progress."""
@@ -95,15 +95,15 @@ class Lanes:
             inherited=self._inherited,
             ask_identity=None if known else lambda: parts_of(binding.sink, plan.spark),
             measured=self._measured,
-            opens_at_once=plan.place(binding.name).is_sent_ahead,
+            opens_at_once=plan.place(binding.name).is_sent_early,
             fences=binding.name in self._dropped,
         )
 
-    def _with_ways_back(self, event: PublishEnded | AheadEnded) -> None:
+    def _with_ways_back(self, event: PublishEnded | EarlySendEnded) -> None:
         """Add recovery advice to a failed publish, on a publisher's thread; the log is read only when an error needs
         it.
         """
-        if isinstance(event, AheadEnded):
+        if isinstance(event, EarlySendEnded):
             self._ended(event)
             return
         if event.learned is not None:

@@ -1,4 +1,4 @@
-"""Publishing next to processing: one thread per sink carries out `Publish` and `SendAhead`, one attempt at a time.
+"""Publishing next to processing: one thread per sink carries out `Publish` and `SendEarly`, one attempt at a time.
 
 The connector makes a publish idempotent; the epoch protocol decides about retries. After any failure the epoch
 is still staged.
@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 from enum import Enum
 
-from spark_ckpt.connector import AheadPublisher, EpochOutput, Fences, GivesUp, Json, Publisher, StagedAhead, Tidies
-from spark_ckpt.coordination.messages import AheadEnded, PublishEnded
+from spark_ckpt.connector import EarlyPublisher, EpochOutput, Fences, GivesUp, Json, Publisher, StagedEarly, Tidies
+from spark_ckpt.coordination.messages import EarlySendEnded, PublishEnded
 from spark_ckpt.errors import CkptError, PublishFailed
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.tasks.user_frames import user_traceback
@@ -49,7 +49,7 @@ class SinkLane(threading.Thread):
         open_publisher: Callable[[], Publisher],
         still_current: Callable[[], None],
         newest: Callable[[], int],
-        report: Callable[[PublishEnded | AheadEnded], None],
+        report: Callable[[PublishEnded | EarlySendEnded], None],
         inherited: int = 0,
         ask_identity: Callable[[], Mapping[str, str]] | None = None,
         measured: Callable[[str, int, Mapping[str, int]], None] = lambda sink, epoch, parts_ms: None,
@@ -69,16 +69,16 @@ class SinkLane(threading.Thread):
         self._opens_at_once = opens_at_once or fences
         self._fences = fences
         self._tidied = False
-        self._ahead = False
+        self._early = False
         self._given_up = threading.Event()
         self._ahead_until_s = 0.0
-        self._asked: queue.SimpleQueue[tuple[EpochOutput | StagedAhead | _Ask, float]] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[tuple[EpochOutput | StagedEarly | _Ask, float]] = queue.SimpleQueue()
 
-    def submit(self, asked: EpochOutput | StagedAhead) -> None:
+    def submit(self, asked: EpochOutput | StagedEarly) -> None:
         """Queue one attempt to publish a committed epoch, or an early send, after earlier requests."""
         self._ask(asked)
 
-    def drop_ahead(self) -> None:
+    def drop_early_send(self) -> None:
         """Queue the rollback of early sends, after earlier requests."""
         self._ask(_Ask.DROP)
 
@@ -107,20 +107,20 @@ class SinkLane(threading.Thread):
             match asked:
                 case EpochOutput() as output, asked_s:
                     self._publish(output, asked_s)
-                case StagedAhead() as staged, _:
+                case StagedEarly() as staged, _:
                     self._send(staged)
                 case _:
-                    self._drop_ahead()
+                    self._drop_early_send()
         # Rows in an open transaction hold back every `read_committed` reader of their partitions until it times out.
-        self._drop_ahead()
+        self._drop_early_send()
         self._drop_publisher()
 
-    def _ask(self, what: EpochOutput | StagedAhead | _Ask) -> None:
+    def _ask(self, what: EpochOutput | StagedEarly | _Ask) -> None:
         self._asked.put((what, time.monotonic()))
 
     def _publish(self, output: EpochOutput, asked_s: float) -> None:
         waited_ms = round((self._ahead_until_s - asked_s) * 1000)
-        self._report(self._attempt(output, {"ahead": waited_ms} if waited_ms > 0 else {}))
+        self._report(self._attempt(output, {"early": waited_ms} if waited_ms > 0 else {}))
         # The first epoch of this incarnation is visible, so all earlier ones are.
         if output.epoch > self._inherited and not self._tidied:
             self._tidy()
@@ -144,12 +144,12 @@ class SinkLane(threading.Thread):
                 self._publisher.fence()
         return self._publisher
 
-    def _send(self, staged: StagedAhead) -> None:
+    def _send(self, staged: StagedEarly) -> None:
         ended = self._sent(staged)
         self._ahead_until_s = time.monotonic()
         self._report(ended)
 
-    def _sent(self, staged: StagedAhead) -> AheadEnded:
+    def _sent(self, staged: StagedEarly) -> EarlySendEnded:
         """Make one early send.
 
         While a publisher is open the log is not read: a commit may be in progress there, and the sink fences a zombie
@@ -158,25 +158,25 @@ class SinkLane(threading.Thread):
         try:
             publisher = _ahead_of(self._opened())
             # Set before the call: a send that fails half way has left rows in the transaction.
-            self._ahead = True
-            return AheadEnded(self.sink, staged.epoch, publisher.send_ahead(staged))
+            self._early = True
+            return EarlySendEnded(self.sink, staged.epoch, publisher.send_early(staged))
         except CkptError as error:
             return self._not_sent(staged, error)
         except Exception as error:  # noqa: BLE001 - a connector's bug is reported; the rows are published from their files
             return self._not_sent(staged, PublishFailed(f"{type(error).__name__}: {error}", sink=self.sink))
 
-    def _not_sent(self, staged: StagedAhead, error: CkptError) -> AheadEnded:
+    def _not_sent(self, staged: StagedEarly, error: CkptError) -> EarlySendEnded:
         _log.info("sink %s: rows of epoch %s were not sent early: %s", self.sink, staged.epoch, error)
         self._drop_publisher()
-        return AheadEnded(self.sink, staged.epoch, error=error)
+        return EarlySendEnded(self.sink, staged.epoch, error=error)
 
-    def _drop_ahead(self) -> None:
+    def _drop_early_send(self) -> None:
         """Roll back early sends, best effort: the next publisher of this sink rolls them back anyway."""
-        dropped, self._ahead = self._ahead, False
-        if not dropped or not isinstance(self._publisher, AheadPublisher):
+        dropped, self._early = self._early, False
+        if not dropped or not isinstance(self._publisher, EarlyPublisher):
             return
         try:
-            self._publisher.drop_ahead()
+            self._publisher.drop_early_send()
         except Exception as error:  # noqa: BLE001 - the publisher is replaced, as after every failure
             _log.info("sink %s: the early send could not be undone: %s", self.sink, error)
             self._drop_publisher()
@@ -192,7 +192,7 @@ class SinkLane(threading.Thread):
                 self._still_current()
             receipt = self._opened().publish(output)
             # The publish has completed the open transaction, or rolled it back.
-            self._ahead = False
+            self._early = False
             hit(Failpoint.ACKED)
             if parts_ms := {**waited_ms, **_parts_ms(receipt.detail)}:
                 self._measured(self.sink, output.epoch, parts_ms)
@@ -240,7 +240,7 @@ class SinkLane(threading.Thread):
         return PublishEnded(self.sink, output.epoch, error=error)
 
     def _drop_publisher(self) -> None:
-        publisher, self._publisher, self._ahead = self._publisher, None, False
+        publisher, self._publisher, self._early = self._publisher, None, False
         if publisher is None:
             return
         try:
@@ -255,7 +255,7 @@ def _parts_ms(detail: Mapping[str, Json]) -> dict[str, int]:
     return {name: ms for name, ms in told.items() if isinstance(ms, int)} if isinstance(told, Mapping) else {}
 
 
-def _ahead_of(publisher: Publisher) -> AheadPublisher:
-    if not isinstance(publisher, AheadPublisher):
+def _ahead_of(publisher: Publisher) -> EarlyPublisher:
+    if not isinstance(publisher, EarlyPublisher):
         raise PublishFailed("the sink supports early sends, its publisher does not")
     return publisher

@@ -20,14 +20,14 @@ from spark_ckpt.epochs.records import (
     IndexSaid,
     Kind,
     LossAccepted,
+    MaintenanceEnded,
+    MaintenanceLeased,
     Published,
     ReaderMoved,
     Released,
     SavepointDropped,
     SavepointRecord,
     SinkAck,
-    UpkeepEnded,
-    UpkeepLeased,
 )
 from spark_ckpt.epochs.unpublished import Ancestors, UnpublishedEpochs, lineage, parent
 
@@ -53,7 +53,7 @@ class IncarnationEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class UpkeepEntry:
+class MaintenanceEntry:
     """The newest checkpoint lease.
 
     - `token`: number of its row.
@@ -64,8 +64,8 @@ class UpkeepEntry:
 
     token: int
     since_ms: int
-    lease: UpkeepLeased
-    ended: UpkeepEnded | None = None
+    lease: MaintenanceLeased
+    ended: MaintenanceEnded | None = None
     ended_token: int = 0
     ended_ms: int = 0
 
@@ -115,7 +115,7 @@ class LogState:
     """Ids that sinks may have and that an operator accepted as lost, with the epoch they descend from; 0 if unknown."""
     incarnations: tuple[IncarnationEntry, ...] = ()
     """Incarnations whose rows the log still has, in order."""
-    upkeep: UpkeepEntry | None = None
+    maintenance: MaintenanceEntry | None = None
     """The checkpoint lease that is out, or the last one."""
     readers: Mapping[str, ReaderEntry] = field(default_factory=dict)
     """Sources of other jobs that read an edge of this one, by their ids."""
@@ -343,16 +343,16 @@ def _handover_asked(log_state: LogState, record: HandoverAsked, at: At) -> LogSt
     return replace(log_state, handover_of=record.incarnation)
 
 
-def _upkeep_leased(log_state: LogState, record: UpkeepLeased, at: At) -> LogState:
-    return replace(log_state, upkeep=UpkeepEntry(at.seq, at.time_ms, record))
+def _maintenance_leased(log_state: LogState, record: MaintenanceLeased, at: At) -> LogState:
+    return replace(log_state, maintenance=MaintenanceEntry(at.seq, at.time_ms, record))
 
 
-def _upkeep_ended(log_state: LogState, record: UpkeepEnded, at: At) -> LogState:
+def _maintenance_ended(log_state: LogState, record: MaintenanceEnded, at: At) -> LogState:
     # After a newer lease the row says nothing.
-    if log_state.upkeep is None or log_state.upkeep.token != record.token:
+    if log_state.maintenance is None or log_state.maintenance.token != record.token:
         return log_state
-    ended = replace(log_state.upkeep, ended=record, ended_token=at.seq, ended_ms=at.time_ms)
-    return replace(log_state, upkeep=ended)
+    ended = replace(log_state.maintenance, ended=record, ended_token=at.seq, ended_ms=at.time_ms)
+    return replace(log_state, maintenance=ended)
 
 
 def _published(log_state: LogState, record: Published, at: At) -> LogState:
@@ -412,7 +412,16 @@ def _say_index(by_id: dict[int, EpochBrief], record: IndexSaid) -> None:
 
 
 _ASIDE = frozenset(
-    (Heartbeat, Released, HandoverAsked, UpkeepLeased, UpkeepEnded, SavepointRecord, SavepointDropped, ReaderMoved)
+    (
+        Heartbeat,
+        Released,
+        HandoverAsked,
+        MaintenanceLeased,
+        MaintenanceEnded,
+        SavepointRecord,
+        SavepointDropped,
+        ReaderMoved,
+    )
 )
 """Rows that change no epoch, and not what is unpublished. A job at rest appends only these."""
 _Apply = Callable[[LogState, AnyRecord, At], LogState]
@@ -424,8 +433,8 @@ FOLDS: Mapping[type, _Apply] = {
         (Heartbeat, _heartbeat),
         (Released, _released),
         (HandoverAsked, _handover_asked),
-        (UpkeepLeased, _upkeep_leased),
-        (UpkeepEnded, _upkeep_ended),
+        (MaintenanceLeased, _maintenance_leased),
+        (MaintenanceEnded, _maintenance_ended),
         (Published, _published),
         (SavepointRecord, _savepoint),
         (SavepointDropped, _savepoint_dropped),

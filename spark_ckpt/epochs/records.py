@@ -433,14 +433,14 @@ class HandoverAsked(Entry):
     incarnation: Count
 
 
-class UpkeepTurn(Record):
+class MaintenanceTurn(Record):
     """Leases given to other standbys since this one had one, and the term of its last one in ms (0: it had none)."""
 
     since: Count = 0
     ttl_ms: Count = 0
 
 
-class UpkeepLeased(Entry):
+class MaintenanceLeased(Entry):
     """The checkpoint lease: the standby `holder` does the maintenance, and the driver of `incarnation` does not.
 
     The number of the row is the token of the lease.
@@ -457,10 +457,10 @@ class UpkeepLeased(Entry):
     reported_ms: Count
     budget_ms: Count
     ttl_ms: Count
-    turns: dict[StandbyName, UpkeepTurn] = Field(default_factory=dict)
+    turns: dict[StandbyName, MaintenanceTurn] = Field(default_factory=dict)
 
 
-class UpkeepEnded(Entry):
+class MaintenanceEnded(Entry):
     """End of lease `token`: its holder has finished, or gives it back for the reason `failure`.
 
     After a finished turn:
@@ -576,8 +576,8 @@ AnyRecord = (
     | Heartbeat
     | Released
     | HandoverAsked
-    | UpkeepLeased
-    | UpkeepEnded
+    | MaintenanceLeased
+    | MaintenanceEnded
     | Published
     | SavepointRecord
     | SavepointDropped

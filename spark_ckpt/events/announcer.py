@@ -13,12 +13,12 @@ from spark_ckpt.events.listener import (
     EpochEvent,
     IncarnationEvent,
     LineEvent,
+    MaintenanceEvent,
     OutageEvent,
     ProgressEvent,
     RetryEvent,
     RunListener,
     StandbyEvent,
-    UpkeepEvent,
 )
 from spark_ckpt.tasks.user_frames import user_traceback
 
@@ -102,12 +102,12 @@ class Announcer:
         _log.info("job=%s epoch=%d standby %s %s %s", self.job, event.epoch, event.what, detail, event.why)
         self._notify(lambda listener: listener.onStandby(event))
 
-    def kept_up(self, event: UpkeepEvent) -> None:
+    def kept_up(self, event: MaintenanceEvent) -> None:
         """Announce a change of the job's maintenance: leased, done, returned or reclaimed, or a damaged file."""
         level = logging.ERROR if event.what == "found damage" else logging.INFO
         told = (self.job, event.epoch, event.what, event.token, event.standby, event.why)
-        _log.log(level, "job=%s epoch=%d upkeep %s lease=%d %s %s", *told)
-        self._notify(lambda listener: listener.onUpkeep(event))
+        _log.log(level, "job=%s epoch=%d maintenance %s lease=%d %s %s", *told)
+        self._notify(lambda listener: listener.onMaintenance(event))
 
     def hands_over(self, epoch: int) -> None:
         """Announce a handover: this driver takes a final epoch, then a standby continues. `epoch`: the newest

@@ -134,7 +134,7 @@ class StandbyEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class UpkeepEvent:
+class MaintenanceEvent:
     """State of a job's maintenance under checkpoint lease `token` of standby `standby`.
 
     From the driver: "leased" to a standby; "revoked", if there is no standby, with token 0. From the standby:
@@ -194,7 +194,7 @@ class RunListener:
     def onStandby(self, event: StandbyEvent) -> None:
         """Called when the state of this standby changes. Called from threads of the standby."""
 
-    def onUpkeep(self, event: UpkeepEvent) -> None:
+    def onMaintenance(self, event: MaintenanceEvent) -> None:
         """Called when the job's maintenance changes hands or ends. Called from threads of the driver and of the
         standby.
         """

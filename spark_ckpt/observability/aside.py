@@ -12,12 +12,12 @@ from spark_ckpt.events.listener import (
     IncarnationEvent,
     LagEvent,
     LineEvent,
+    MaintenanceEvent,
     OutageEvent,
     ProgressEvent,
     RetryEvent,
     RunListener,
     StandbyEvent,
-    UpkeepEvent,
 )
 
 _log = logging.getLogger(__name__)
@@ -91,9 +91,9 @@ class Aside(RunListener):
         """Queue the event."""
         self._put(lambda: self._listener.onStandby(event))
 
-    def onUpkeep(self, event: UpkeepEvent) -> None:
+    def onMaintenance(self, event: MaintenanceEvent) -> None:
         """Queue the event."""
-        self._put(lambda: self._listener.onUpkeep(event))
+        self._put(lambda: self._listener.onMaintenance(event))
 
     def onHandover(self, event: IncarnationEvent) -> None:
         """Queue the event."""

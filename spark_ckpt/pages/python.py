@@ -21,7 +21,7 @@ _GROUPS = {
     "Plain queries": ("Outbox", "SinkRows", "OutboxDataSource"),
     "Listeners": (
         "RunListener", "EpochEvent", "IncarnationEvent", "LagEvent", "LineEvent", "OutageEvent", "ProgressEvent", "RetryEvent",
-        "StandbyEvent", "UpkeepEvent",
+        "StandbyEvent", "MaintenanceEvent",
     ),
     "Errors": ("CkptError",),
 }  # fmt: skip

@@ -20,14 +20,14 @@ from spark_ckpt.epochs.records import (
     IncarnationRecord,
     IndexSaid,
     LossAccepted,
+    MaintenanceEnded,
+    MaintenanceLeased,
     Manifest,
     Published,
     ReaderMoved,
     Released,
     SavepointDropped,
     SavepointRecord,
-    UpkeepEnded,
-    UpkeepLeased,
 )
 from spark_ckpt.errors import EpochDamaged, FormatUnknown
 from spark_ckpt.store.log_table import LogRow, NewRow
@@ -39,8 +39,8 @@ KINDS: dict[str, type[AnyRecord]] = {
     "heartbeat": Heartbeat,
     "released": Released,
     "handover": HandoverAsked,
-    "upkeep": UpkeepLeased,
-    "upkeep-ended": UpkeepEnded,
+    "upkeep": MaintenanceLeased,
+    "upkeep-ended": MaintenanceEnded,
     "published": Published,
     "savepoint": SavepointRecord,
     "savepoint-dropped": SavepointDropped,

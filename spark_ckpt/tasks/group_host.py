@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from spark_ckpt.connector import Json
-from spark_ckpt.coordination.markers import AHEAD, BARRIERS
+from spark_ckpt.coordination.markers import BARRIERS, PREFETCHED
 from spark_ckpt.epochs.records import StateFile
 from spark_ckpt.tasks.blobs import outputs_to_blobs
 from spark_ckpt.tasks.input_time import inputs_read_ms
@@ -256,7 +256,7 @@ class _GroupCall:
         # a group has one input, so no other input has to be held until the barrier arrives on it
         is_over = epoch <= held.epoch and not full
         # a prefetched barrier of a group without changes is acknowledged without a snapshot; the group keeps its epoch
-        stays = kind == AHEAD and held.is_captured and not full
+        stays = kind == PREFETCHED and held.is_captured and not full
         if not (is_over or stays):
             capture = held.capture_full(epoch) if full else held.capture(epoch)
             if capture is not None:

@@ -18,7 +18,7 @@ from spark_ckpt.connector import (
     PublishReceipt,
     Sink,
     SinkContext,
-    StagedAhead,
+    StagedEarly,
     StagedFile,
     StagePlan,
 )
@@ -140,10 +140,10 @@ class WritingJob:
         )
         return replace(output, **changes)  # type: ignore[arg-type]
 
-    def ahead(self, output: EpochOutput, count: int | None = None) -> StagedAhead:
+    def early(self, output: EpochOutput, count: int | None = None) -> StagedEarly:
         """Return the epoch before its commit: its first `count` files, by default all."""
         files = output.files[:count]
-        return StagedAhead(output.epoch, output.incarnation, output.root, output.storage_options, files)
+        return StagedEarly(output.epoch, output.incarnation, output.root, output.storage_options, files)
 
     def staged(self, epoch: int, incarnation: int = 1) -> list[StagedFile]:
         """Stage the epoch's rows as tasks of two batches do. Return the files in publishing order."""

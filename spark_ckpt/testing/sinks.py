@@ -13,10 +13,10 @@ from urllib.parse import unquote, urlsplit
 
 from checkpoint_protocols.ids import Epoch
 from spark_ckpt.connector import (
-    AheadPublisher,
+    EarlyPublisher,
     Identified,
     ReplacesRows,
-    SendsAhead,
+    SendsEarly,
     StagedFile,
     TellsPublished,
     Tidies,
@@ -285,17 +285,17 @@ class _SinkRefusals:
             job.require_shown("a target that is back takes the next epoch")
 
 
-class _SendsAhead:
+class _SendsEarly:
     """Promises of early send: rows sent before their epoch is committed."""
 
-    def test_rows_sent_ahead_are_shown_with_their_epoch_and_not_before(self, subject: SinkSubject) -> None:
+    def test_rows_sent_early_are_shown_with_their_epoch_and_not_before(self, subject: SinkSubject) -> None:
         """Rows are sent batch by batch, then published."""
         with WritingJob(subject) as job:
-            driver = _ahead_of(job)
+            driver = _early_of(job)
             for epoch in (1, 2):
                 output = job.decided(epoch)
                 for count in (1, len(output.files)):
-                    driver.send_ahead(job.ahead(output, count))
+                    driver.send_early(job.early(output, count))
                     job.require_shown("rows sent early are not shown before their epoch is published")
                 receipt = job.publish(driver, output)
                 job.expect(epoch)
@@ -303,28 +303,28 @@ class _SendsAhead:
                 due = (subject.rows(epoch).num_rows, False)
                 require((receipt.rows, receipt.replayed) == due, "a receipt counts all rows", receipt=receipt)
 
-    def test_rows_sent_ahead_for_an_epoch_that_is_given_up_are_not_shown(self, subject: SinkSubject) -> None:
+    def test_rows_sent_early_for_an_epoch_that_is_given_up_are_not_shown(self, subject: SinkSubject) -> None:
         """The aborted epoch's files come with the next number, before others; or they are dropped and never come."""
         with WritingJob(subject) as job:
-            driver, given_up = _ahead_of(job), job.decided(1)
-            driver.send_ahead(job.ahead(given_up))
+            driver, given_up = _early_of(job), job.decided(1)
+            driver.send_early(job.early(given_up))
             carried = job.decided(2, files=[*given_up.files, *job.staged(2)])
             job.publish(driver, carried)
             job.expect(1, 2)
             job.require_shown("rows of an abandoned epoch are shown once, with the epoch that has them then")
-            driver.send_ahead(job.ahead(job.decided(3)))
-            driver.drop_ahead()
+            driver.send_early(job.early(job.decided(3)))
+            driver.drop_early_send()
             job.publish(driver, job.decided(4))
             job.expect(4)
             job.require_shown("rows that were dropped are not shown")
 
-    def test_rows_that_a_dead_driver_sent_ahead_are_not_shown(self, subject: SinkSubject) -> None:
+    def test_rows_that_a_dead_driver_sent_early_are_not_shown(self, subject: SinkSubject) -> None:
         """Its successor stages other files under the same number. The dead driver's publisher was never closed."""
         with WritingJob(subject) as job:
-            _ahead_of(job).send_ahead(job.ahead(job.decided(1)))
-            successor = _ahead_of(job, 2)
+            _early_of(job).send_early(job.early(job.decided(1)))
+            successor = _early_of(job, 2)
             whole = job.decided(1, 2, files=job.staged(3, 2))
-            successor.send_ahead(job.ahead(whole, 1))
+            successor.send_early(job.early(whole, 1))
             job.publish(successor, whole)
             job.expect(3)
             job.require_shown("rows that a dead driver sent early are not shown")
@@ -452,18 +452,18 @@ class _OptionalSinkPromises:
         return None
 
 
-class SinkConformance(_ExactlyOnce, _SinkRefusals, _SendsAhead, _OptionalSinkPromises):
+class SinkConformance(_ExactlyOnce, _SinkRefusals, _SendsEarly, _OptionalSinkPromises):
     """Every promise of a sink. Derive from it and define the fixture `subject`: a new `SinkSubject` for each test."""
 
 
-def _ahead_of(job: WritingJob, incarnation: int = 1) -> AheadPublisher:
+def _early_of(job: WritingJob, incarnation: int = 1) -> EarlyPublisher:
     """Return the publisher of a new driver for a sink with early send. Skip the test for other sinks."""
     sink, _ = job.made()
-    if not isinstance(sink, SendsAhead) or not sink.sends_ahead:
+    if not isinstance(sink, SendsEarly) or not sink.sends_early:
         skip("the sink gets no rows before their epoch is committed")
     driver = job.driver(incarnation)
-    require(isinstance(driver, AheadPublisher), "a sink with early sends has publishers that send early")
-    return cast("AheadPublisher", driver)
+    require(isinstance(driver, EarlyPublisher), "a sink with early sends has publishers that send early")
+    return cast("EarlyPublisher", driver)
 
 
 def _damage_is_refused(subject: SinkSubject, damage: Callable[[Path], object]) -> None:

@@ -24,7 +24,7 @@ from pydantic import BaseModel, JsonValue
 
 from checkpoint_protocols.machine import Effect, Event
 from spark_ckpt import errors
-from spark_ckpt.connector import EpochOutput, StagedAhead, StagedFile
+from spark_ckpt.connector import EpochOutput, StagedEarly, StagedFile
 from spark_ckpt.coordination.job_shape import SinkPlace
 from spark_ckpt.coordination.messages import CommitEpoch, CommitFenced
 from spark_ckpt.coordination.reports import Report
@@ -37,7 +37,7 @@ Object = dict[str, JsonValue]
 _LEFT_OUT: Mapping[type, frozenset[str]] = {
     SinkPlace: frozenset({"root", "storage_options"}),
     EpochOutput: frozenset({"root", "storage_options"}),
-    StagedAhead: frozenset({"root", "storage_options"}),
+    StagedEarly: frozenset({"root", "storage_options"}),
     CommitFenced: frozenset({"why"}),
     StagedFile: frozenset({"partition_values", "stats"}),
     StagedFileRecord: frozenset({"partition_values", "stats"}),

@@ -202,7 +202,7 @@ EVENTS: dict[str, type[Event]] = {
         messages.CommitFenced,
         messages.CommitOverdue,
         messages.PublishEnded,
-        messages.AheadEnded,
+        messages.EarlySendEnded,
         messages.AcksRecorded,
         messages.StopRequested,
         messages.EpochRequested,

@@ -8,11 +8,11 @@ import time
 import pytest
 
 from spark_ckpt.cli import handover as handover_module
-from spark_ckpt.epochs.records import UpkeepEnded, UpkeepLeased, UpkeepTurn
+from spark_ckpt.epochs.records import MaintenanceEnded, MaintenanceLeased, MaintenanceTurn
 from spark_ckpt.store.holder import current_holder
+from spark_ckpt.store.maintenance_lease import MaintenanceLog
 from spark_ckpt.store.standbys import StandbyNote, Standbys
 from spark_ckpt.store.store import Store
-from spark_ckpt.store.upkeep import UpkeepLog
 from tests.store.store_world import ELSEWHERE, JOB, World
 
 NOTE = StandbyNote(holder=ELSEWHERE, waits_since_ms=0, told_ms=60_000, lease_of=1, epoch=3, renewals=4, warm=True)
@@ -31,7 +31,7 @@ def test_the_lease_is_printed_with_its_holder_and_standbys(command, world, store
     assert answer.code == 0
     assert "holder        test (process 1 on another-host)" in answer.out
     assert "lease         held; 30 s from each renewal, the last at 2023-11-14" in answer.out
-    assert "upkeep        the driver's own: no standby has had the checkpoint lease yet" in answer.out
+    assert "maintenance   the driver's own: no standby has had the checkpoint lease yet" in answer.out
     assert answer.out.splitlines()[-1].split()[-6:] == ["3", "4", "yes", "-", "1970-01-01", "00:01:00Z"]
 
 
@@ -53,20 +53,24 @@ def test_the_maintenance_lease_is_printed_with_its_holder_and_the_next_candidate
     near = NEAR.model_copy(update={"clock_ms": 5, "health": 50})
     Standbys(world.store.location).write("far", NOTE.model_copy(update={"clock_ms": 5}))
     Standbys(world.store.location).write("near", near)
-    rows = UpkeepLog(world.store.log)
+    rows = MaintenanceLog(world.store.log)
     numbers = {"boot": 1, "reported_ms": 5, "budget_ms": 7_000, "ttl_ms": 10_000}
-    turns = {"near": UpkeepTurn(since=0, ttl_ms=10_000), "far": UpkeepTurn(since=2, ttl_ms=10_000)}
-    token = rows.lease(UpkeepLeased(incarnation=1, holder="near", **numbers, turns=turns))
+    turns = {"near": MaintenanceTurn(since=0, ttl_ms=10_000), "far": MaintenanceTurn(since=2, ttl_ms=10_000)}
+    token = rows.lease(MaintenanceLeased(incarnation=1, holder="near", **numbers, turns=turns))
     answer = command("lease", store)
-    assert f"upkeep        {near.holder}, checkpoint lease {token} since 2023-11-14" in answer.out
+    assert f"maintenance   {near.holder}, checkpoint lease {token} since 2023-11-14" in answer.out
     assert "for 10 s; not reported as done" in answer.out
-    rows.end(UpkeepEnded(token=token, incarnation=1, epoch=3, damage="a file is missing"))
+    rows.end(MaintenanceEnded(token=token, incarnation=1, epoch=3, damage="a file is missing"))
     answer = command("lease", store)
     assert "done up to epoch 3 at 2023-11-14" in answer.out
     assert "damage        a file is missing" in answer.out
     found = command("lease", store, "--json").json
-    assert (found["upkeep"]["token"], found["upkeep"]["standby"], found["upkeep"]["epoch"]) == (token, "near", 3)
-    assert [note["next_upkeep_percent"] for note in found["standbys"]] == [14, 86]
+    assert (found["maintenance"]["token"], found["maintenance"]["standby"], found["maintenance"]["epoch"]) == (
+        token,
+        "near",
+        3,
+    )
+    assert [note["next_maintenance_percent"] for note in found["standbys"]] == [14, 86]
 
 
 def test_a_released_lease_and_one_of_a_dead_process_are_distinguished(command, world, store):

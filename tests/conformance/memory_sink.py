@@ -19,11 +19,11 @@ from spark_ckpt.connector import (
     PublishedEpoch,
     PublishReceipt,
     SinkContext,
-    StagedAhead,
+    StagedEarly,
     StagedFile,
     StagePlan,
 )
-from spark_ckpt.connector_parts.sent_ahead import SentAhead
+from spark_ckpt.connector_parts.early_sends import SentEarly
 from spark_ckpt.connector_parts.sink_rules import SinkMarker, is_published, marker_of, staged_tables
 from spark_ckpt.errors import EpochDamaged, PublishConflict
 from spark_ckpt.testing import SinkSubject
@@ -48,12 +48,12 @@ class Target:
 class MemorySink:
     """A sink that keeps every promise."""
 
-    sends_ahead = True
+    sends_early = True
     replaces_rows = True
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.open: SentAhead[str] | None = None
+        self.open: SentEarly[str] | None = None
         self.open_rows: list[dict[str, Any]] = []
 
     def check(self, spark: Any, schema: Any) -> None:
@@ -104,28 +104,28 @@ class MemorySink:
         rows = self.read(replace(output, files=self.rest_of(output)), context)
         before = [] if output.replaces else self.target.rows
         self.target.rows = [*before, *self.open_rows, *rows]
-        self.drop_ahead()
+        self.drop_early_send()
         self.target.markers[key] = marker_of(output, context)
         return False
 
-    def send_ahead(self, staged: StagedAhead, context: SinkContext) -> int:
+    def send_early(self, staged: StagedEarly, context: SinkContext) -> int:
         files = self.rest_of(staged)
         output = EpochOutput(staged.epoch, staged.incarnation, Epoch(0), staged.root, staged.storage_options, files)
         rows = [row for table in staged_tables(output, context) for row in table.to_pylist()]
-        self.open = SentAhead(staged.epoch, staged.incarnation, tuple(file.path for file in staged.files))
+        self.open = SentEarly(staged.epoch, staged.incarnation, tuple(file.path for file in staged.files))
         self.open_rows += rows
         return len(rows)
 
-    def rest_of(self, output: EpochOutput | StagedAhead) -> Sequence[StagedFile]:
+    def rest_of(self, output: EpochOutput | StagedEarly) -> Sequence[StagedFile]:
         """Return files that are not sent yet; drop open files that are no part of the epoch."""
         paths = [file.path for file in output.files]
         rest = self.open.rest_of(output.epoch, output.incarnation, paths) if self.open else paths
         if rest is None:
-            self.drop_ahead()
+            self.drop_early_send()
             return output.files
         return output.files[len(paths) - len(rest) :]
 
-    def drop_ahead(self) -> None:
+    def drop_early_send(self) -> None:
         self.open, self.open_rows = None, []
 
 
@@ -147,11 +147,11 @@ class MemoryPublisher:
         replayed = self.sink.transact(output, self.context)
         return PublishReceipt(output.epoch, sum(file.rows for file in output.files), replayed)
 
-    def send_ahead(self, staged: StagedAhead) -> int:
-        return self.sink.send_ahead(staged, self.context)
+    def send_early(self, staged: StagedEarly) -> int:
+        return self.sink.send_early(staged, self.context)
 
-    def drop_ahead(self) -> None:
-        self.sink.drop_ahead()
+    def drop_early_send(self) -> None:
+        self.sink.drop_early_send()
 
     def tidy(self) -> int:
         staging = self.sink.target.staging
@@ -364,8 +364,8 @@ class KnowsNoReturn(MemorySink):
 
 
 class ShowsEarlySends(MemorySink):
-    def send_ahead(self, staged: StagedAhead, context: SinkContext) -> int:
-        sent = super().send_ahead(staged, context)
+    def send_early(self, staged: StagedEarly, context: SinkContext) -> int:
+        sent = super().send_early(staged, context)
         self.target.rows, self.open_rows = [*self.target.rows, *self.open_rows], []
         return sent
 
@@ -373,13 +373,13 @@ class ShowsEarlySends(MemorySink):
 class SendsEverythingAgain(MemorySink):
     """The epoch's files are added to those already sent."""
 
-    def rest_of(self, output: EpochOutput | StagedAhead) -> Sequence[StagedFile]:
+    def rest_of(self, output: EpochOutput | StagedEarly) -> Sequence[StagedFile]:
         super().rest_of(output)
         return output.files
 
 
 class KeepsAbortedRows(MemorySink):
-    def rest_of(self, output: EpochOutput | StagedAhead) -> Sequence[StagedFile]:
+    def rest_of(self, output: EpochOutput | StagedEarly) -> Sequence[StagedFile]:
         if self.open is not None and self.open.epoch != output.epoch:
             self.open = None
         return super().rest_of(output)
@@ -388,7 +388,7 @@ class KeepsAbortedRows(MemorySink):
 class DropsNothing(MemorySink):
     """Does not check the owner of open rows either."""
 
-    def drop_ahead(self) -> None:
+    def drop_early_send(self) -> None:
         pass
 
 
@@ -398,14 +398,14 @@ class SharesOpenRows(MemorySink):
     shared: ClassVar[list[dict[str, Any]]] = []
     counted: ClassVar[list[int]] = []
 
-    def send_ahead(self, staged: StagedAhead, context: SinkContext) -> int:
-        sent = super().send_ahead(replace(staged, files=staged.files[len(self.counted) :]), context)
+    def send_early(self, staged: StagedEarly, context: SinkContext) -> int:
+        sent = super().send_early(replace(staged, files=staged.files[len(self.counted) :]), context)
         self.shared += self.open_rows
         self.counted += [1] * len(self.open.files if self.open else ())
         self.open_rows = []
         return sent
 
-    def rest_of(self, output: EpochOutput | StagedAhead) -> Sequence[StagedFile]:
+    def rest_of(self, output: EpochOutput | StagedEarly) -> Sequence[StagedFile]:
         if isinstance(output, EpochOutput):
             self.open_rows, rest = list(self.shared), output.files[len(self.counted) :]
             return rest

@@ -47,15 +47,15 @@ COUNTEREXAMPLES: dict[str, list[type[MemorySink]]] = {
     "a_target_that_lacks_rows_which_it_had_is_refused": [faulty.TakesAnyMarkerOfBefore],
     "a_target_in_the_place_of_another_begins_without_a_marker": [faulty.KnowsNoReplacement],
     "a_target_in_the_place_of_another_may_have_a_marker_of_the_time_before": [faulty.KnowsNoReturn],
-    "rows_sent_ahead_are_shown_with_their_epoch_and_not_before": [
+    "rows_sent_early_are_shown_with_their_epoch_and_not_before": [
         faulty.ShowsEarlySends,
         faulty.SendsEverythingAgain,
     ],
-    "rows_sent_ahead_for_an_epoch_that_is_given_up_are_not_shown": [
+    "rows_sent_early_for_an_epoch_that_is_given_up_are_not_shown": [
         faulty.KeepsAbortedRows,
         faulty.DropsNothing,
     ],
-    "rows_that_a_dead_driver_sent_ahead_are_not_shown": [faulty.SharesOpenRows],
+    "rows_that_a_dead_driver_sent_early_are_not_shown": [faulty.SharesOpenRows],
     "descriptions_are_texts_without_secrets": [faulty.ShowsItsPassword],
     "what_a_sink_tells_is_what_it_has_published": [faulty.ReportsAnOldEpoch, faulty.ReportsOthersEpochs],
     "telling_changes_nothing_and_fences_nobody": [faulty.FencesWhenAsked],

@@ -9,7 +9,7 @@ import pytest
 from checkpoint_protocols.machine import Drop
 from spark_ckpt.coordination.job_shape import JobShape, Limits, SinkPlace
 from spark_ckpt.coordination.manifests import stamped
-from spark_ckpt.coordination.markers import AHEAD, BARRIER, OPEN
+from spark_ckpt.coordination.markers import BARRIER, OPEN, PREFETCHED
 from spark_ckpt.coordination.messages import (
     ArmTimer,
     BatchDone,
@@ -254,7 +254,7 @@ class EveryBatch(Bench):
         return self
 
     def prefetched(self):
-        return [offer.marker.epoch for offer in self.of(OfferMarker) if offer.marker.kind == AHEAD]
+        return [offer.marker.epoch for offer in self.of(OfferMarker) if offer.marker.kind == PREFETCHED]
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark_ckpt.coordination.markers import AHEAD, BARRIER, NO_MARKER, OPEN, ControlMarkers
+from spark_ckpt.coordination.markers import BARRIER, NO_MARKER, OPEN, PREFETCHED, ControlMarkers
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_without_a_barrier_no_epoch_ends(markers, count):
 
 
 def test_kinds_differ_from_each_other_and_from_that_of_data_rows():
-    assert len({OPEN, BARRIER, AHEAD, NO_MARKER.kind, 0}) == 4
+    assert len({OPEN, BARRIER, PREFETCHED, NO_MARKER.kind, 0}) == 4
 
 
 def test_marker_zero_is_older_than_the_first_one_and_has_no_epoch():

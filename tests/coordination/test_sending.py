@@ -10,11 +10,11 @@ from test_epochs_of_an_incarnation import SHAPE, Bench
 from spark_ckpt.connector import StagedFile
 from spark_ckpt.coordination.job_shape import SinkPlace
 from spark_ckpt.coordination.messages import (
-    AheadEnded,
     ArmTimer,
     BatchDone,
     CommitEpoch,
-    DropAhead,
+    DropEarlySend,
+    EarlySendEnded,
     End,
     EpochRequested,
     OfferMarker,
@@ -22,14 +22,14 @@ from spark_ckpt.coordination.messages import (
     Publish,
     PublishEnded,
     Reason,
-    SendAhead,
+    SendEarly,
     TimeoutElapsed,
 )
 from spark_ckpt.coordination.publication import EarlySends
 from spark_ckpt.coordination.reports import Report
 from spark_ckpt.errors import Fenced, PublishFailed
 
-OUT = SinkPlace("file:/out", {"region": "here"}, sends_ahead=True)
+OUT = SinkPlace("file:/out", {"region": "here"}, sends_early=True)
 
 
 class EarlySendBench(Bench):
@@ -49,10 +49,10 @@ class EarlySendBench(Bench):
 
     def sent(self):
         """Return the epoch and files of the last early send that the sink was requested to do."""
-        return [(each.staged.epoch, [file.path for file in each.staged.files]) for each in self.of(SendAhead)]
+        return [(each.staged.epoch, [file.path for file in each.staged.files]) for each in self.of(SendEarly)]
 
     def ended(self, epoch, error=None):
-        return self.tell(AheadEnded("out", epoch, 1, error))
+        return self.tell(EarlySendEnded("out", epoch, 1, error))
 
 
 class EveryBatch(EarlySendBench):
@@ -67,7 +67,7 @@ def bench():
 def test_rows_are_sent_early_batch_by_batch_under_the_number_of_their_future_epoch(bench):
     bench.batch(markers=1)
     assert bench.sent() == [(2, ["1.parquet"])]
-    (send,) = bench.of(SendAhead)
+    (send,) = bench.of(SendEarly)
     assert (send.sink, send.staged.incarnation, send.staged.root) == ("out", 1, "file:/out")
     assert dict(send.staged.storage_options) == {"region": "here"}
 
@@ -90,9 +90,9 @@ def test_the_rows_of_the_barriers_batch_are_sent_before_the_commit(bench):
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
     kinds = [type(each) for each in bench.effects]
-    assert kinds.index(SendAhead) < kinds.index(CommitEpoch)
+    assert kinds.index(SendEarly) < kinds.index(CommitEpoch)
     (store,) = bench.of(CommitEpoch)
-    (send,) = bench.of(SendAhead)
+    (send,) = bench.of(SendEarly)
     assert [file.path for file in store.manifest.outputs["out"].files] == [file.path for file in send.staged.files]
     assert (store.manifest.epoch, store.manifest.incarnation) == (send.staged.epoch, send.staged.incarnation)
 
@@ -129,10 +129,10 @@ def test_rows_of_an_aborted_epoch_are_dropped_and_sent_under_the_next_number(ben
     assert bench.sent() == [(2, ["1.parquet"])]
     bench.ended(2)
     bench.tell(bound)
-    assert [each.sink for each in bench.of(DropAhead)] == ["out"]
+    assert [each.sink for each in bench.of(DropEarlySend)] == ["out"]
     assert bench.sent() == [(3, ["1.parquet"])]
     kinds = [type(each) for each in bench.effects]
-    assert kinds.index(DropAhead) < kinds.index(SendAhead)
+    assert kinds.index(DropEarlySend) < kinds.index(SendEarly)
 
 
 def test_a_failed_sink_gets_no_early_send_until_it_has_published(bench):
@@ -155,7 +155,7 @@ def test_a_fence_during_an_early_send_ends_the_incarnation(bench):
     assert bench.batch(markers=1) == []
 
 
-@pytest.mark.parametrize("place", [replace(OUT, sends_ahead=False), replace(OUT, publish_every_ms=1)])
+@pytest.mark.parametrize("place", [replace(OUT, sends_early=False), replace(OUT, publish_every_ms=1)])
 def test_a_sink_without_early_sends_or_with_deferred_rows_gets_none(place):
     class Bench(EarlySendBench):
         shape = replace(SHAPE, sinks={"out": place})
@@ -179,7 +179,7 @@ def test_files_that_were_sent_are_not_requested_again():
 
     sending = EarlySends({"out": OUT}, 1)
     first = sending.due(3, {"out": [file(1)]}, ())
-    sending.ended(AheadEnded("out", 3, 1))
+    sending.ended(EarlySendEnded("out", 3, 1))
     again = sending.due(3, {"out": [file(1)]}, ())
     other = sending.due(4, {"out": [file(1)]}, {"out"})
     assert ([each.sink for each in first], again, other) == (["out"], [], [])
@@ -191,5 +191,5 @@ def test_markers_are_offered_before_early_sends():
     bench = EveryBatch().begun()
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
-    kinds = [type(each) for each in bench.effects if isinstance(each, OfferMarker | SendAhead | CommitEpoch)]
-    assert kinds == [OfferMarker, SendAhead, CommitEpoch]
+    kinds = [type(each) for each in bench.effects if isinstance(each, OfferMarker | SendEarly | CommitEpoch)]
+    assert kinds == [OfferMarker, SendEarly, CommitEpoch]

@@ -8,8 +8,8 @@ from spark_ckpt_kafka.publishing import ShardPublisher, ShardRequest
 class CommitsAtOnce(ShardPublisher):
     """A planted bug: does not wait for the commit."""
 
-    def send_ahead(self, request: ShardRequest) -> int:
-        sent = super().send_ahead(request)
-        if (transaction := self._ahead.take()) is not None:
+    def send_early(self, request: ShardRequest) -> int:
+        sent = super().send_early(request)
+        if (transaction := self._early.take()) is not None:
             transaction.producer.commit()
         return sent

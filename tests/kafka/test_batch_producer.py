@@ -129,7 +129,7 @@ def test_a_lane_whose_producer_is_fenced_raises_fenced(
 
     def both() -> None:
         if ahead:
-            publisher.send_ahead(one.in_parts(1, ROWS // 2))
+            publisher.send_early(one.in_parts(1, ROWS // 2))
         publisher.publish(one.in_parts(1, ROWS))
 
     with pytest.raises(ProducerFailed) as caught:

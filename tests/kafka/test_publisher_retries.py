@@ -16,7 +16,7 @@ from spark_ckpt_kafka.publisher import MAX_FENCINGS, KafkaPublisher, PublishPati
 from spark_ckpt_kafka.publishing import ShardRequest, ShardResult, ShardSettings
 
 from checkpoint_protocols.ids import Epoch, Incarnation
-from spark_ckpt.connector import EpochOutput, StagedAhead, StagedFile
+from spark_ckpt.connector import EpochOutput, StagedEarly, StagedFile
 from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, PublishConflict, PublishFailed, RowsRefused
 
 SETTINGS = ShardSettings(Connection("b:9092", {"sasl.password": "secret"}), Tuning(), "s", "out", 0, "t", "t", False)
@@ -46,7 +46,7 @@ class FakeProcess:
             raise answer
         return answer
 
-    def send_ahead(self, request: ShardRequest) -> int:
+    def send_early(self, request: ShardRequest) -> int:
         answer = self.script.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -170,13 +170,13 @@ def test_an_error_for_the_operator_is_not_retried(publisher: Callable[..., Kafka
 
 def test_a_failed_early_send_is_left_to_the_publish(publisher: Callable[..., KafkaPublisher]) -> None:
     """It is one attempt with a retriable error: patience is for committed epochs."""
-    staged = StagedAhead(Epoch(3), Incarnation(1), "/root", {}, [_file(0, 0), _file(0, 1)])
+    staged = StagedEarly(Epoch(3), Incarnation(1), "/root", {}, [_file(0, 0), _file(0, 1)])
     one = publisher(DONE, ProducerFailed("died", hint="wait"))
 
-    assert one.send_ahead(replace(staged, files=())) == 0
-    assert one.send_ahead(staged) == 20
+    assert one.send_early(replace(staged, files=())) == 0
+    assert one.send_early(staged) == 20
     with pytest.raises(PublishFailed, match="died") as failed:
-        one.send_ahead(staged)
+        one.send_early(staged)
     assert failed.value.retriable
 
 

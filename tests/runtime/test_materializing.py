@@ -27,7 +27,7 @@ class Store:
         return RetentionReport()
 
 
-class Duty:
+class MaintenanceDelegation:
     """Maintenance without a standby; counts the looks for standbys."""
 
     def __init__(self):
@@ -44,12 +44,12 @@ class Duty:
 
 @pytest.fixture
 def duty():
-    return Duty()
+    return MaintenanceDelegation()
 
 
 @pytest.fixture
 def shown(monkeypatch, duty, request):
-    monkeypatch.setattr(materializing, "Duty", lambda *of: duty)
+    monkeypatch.setattr(materializing, "MaintenanceDelegation", lambda *of: duty)
     monkeypatch.setattr(
         materializing, "InputRetention", lambda plan: SimpleNamespace(follow=lambda report: None, hold=lambda: None)
     )

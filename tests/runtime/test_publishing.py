@@ -9,7 +9,7 @@ import time
 import pytest
 from incarnation_kit import eventually
 
-from spark_ckpt.connector import EpochOutput, PublishReceipt, StagedAhead
+from spark_ckpt.connector import EpochOutput, PublishReceipt, StagedEarly
 from spark_ckpt.driver.publishing import SinkLane
 from spark_ckpt.errors import Fenced, PublishConflict, PublishFailed
 
@@ -29,8 +29,8 @@ class FakePublisher:
             raise outcome
         return PublishReceipt(output.epoch, 1, replayed=output.epoch in self.had)
 
-    def send_ahead(self, staged):
-        self.log.append(("ahead", self.number, staged.epoch))
+    def send_early(self, staged):
+        self.log.append(("early", self.number, staged.epoch))
         outcome = self.script.pop(0) if self.script else None
         if callable(outcome):
             outcome()
@@ -38,7 +38,7 @@ class FakePublisher:
             raise outcome
         return 7
 
-    def drop_ahead(self):
+    def drop_early_send(self):
         self.log.append(("drop", self.number))
 
     def fence(self):
@@ -93,7 +93,7 @@ class Lane:
         return self.reports.get(timeout=WAIT_S)
 
     def send(self, epoch):
-        self.thread.submit(StagedAhead(epoch, 1, "", {}, []))
+        self.thread.submit(StagedEarly(epoch, 1, "", {}, []))
         return self.reports.get(timeout=WAIT_S)
 
     def end(self):
@@ -207,14 +207,14 @@ def test_an_early_send_is_reported_before_its_publish(lane_of):
     assert (sent.sink, sent.epoch, sent.rows, sent.error) == ("out", 1, 7, None)
     assert published.error is None
     lane.end()
-    assert lane.log == [("ahead", 1, 1), ("publish", 1, 1), ("close", 1)]
+    assert lane.log == [("early", 1, 1), ("publish", 1, 1), ("close", 1)]
 
 
 def test_a_publish_that_waits_for_an_early_send_reports_the_wait(lane_of):
     """Only the time of the wait is measured, which no part that the sink reports includes."""
     measured_ms, sent = [], threading.Event()
     lane = lane_of(sent.wait, measured=lambda *what: measured_ms.append(what))
-    lane.thread.submit(StagedAhead(1, 1, "", {}, []))
+    lane.thread.submit(StagedEarly(1, 1, "", {}, []))
     lane.thread.submit(EpochOutput(1, 1, 0, "", {}, []))
     time.sleep(0.05)
     sent.set()
@@ -224,24 +224,24 @@ def test_a_publish_that_waits_for_an_early_send_reports_the_wait(lane_of):
     lane.publish(2)
     lane.end()
     [(sink, epoch, parts_ms)] = measured_ms
-    assert (sink, epoch, list(parts_ms)) == ("out", 1, ["ahead"])
-    assert 50 <= parts_ms["ahead"] < 1000 * WAIT_S
+    assert (sink, epoch, list(parts_ms)) == ("out", 1, ["early"])
+    assert 50 <= parts_ms["early"] < 1000 * WAIT_S
 
 
 def test_an_unpublished_early_send_is_dropped_when_the_lane_ends(lane_of):
     lane = lane_of()
     lane.send(1)
     lane.end()
-    assert lane.log == [("ahead", 1, 1), ("drop", 1), ("close", 1)]
+    assert lane.log == [("early", 1, 1), ("drop", 1), ("close", 1)]
 
 
 def test_an_early_send_is_dropped_in_order_and_once(lane_of):
     lane = lane_of()
     lane.send(1)
-    lane.thread.drop_ahead()
-    lane.thread.drop_ahead()
+    lane.thread.drop_early_send()
+    lane.thread.drop_early_send()
     lane.send(2)
-    assert lane.log == [("ahead", 1, 1), ("drop", 1), ("ahead", 1, 2)]
+    assert lane.log == [("early", 1, 1), ("drop", 1), ("early", 1, 2)]
 
 
 def test_a_publisher_whose_early_send_fails_is_replaced_and_the_epoch_is_published(lane_of):
@@ -249,7 +249,7 @@ def test_a_publisher_whose_early_send_fails_is_replaced_and_the_epoch_is_publish
     sent = lane.send(1)
     assert "ZeroDivisionError: oops" in sent.error.what
     assert lane.publish(1).error is None
-    assert lane.log == [("ahead", 1, 1), ("close", 1), ("publish", 2, 1)]
+    assert lane.log == [("early", 1, 1), ("close", 1), ("publish", 2, 1)]
 
 
 def test_a_zombie_opens_no_publisher_for_an_early_send(lane_of):

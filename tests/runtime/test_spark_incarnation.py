@@ -23,7 +23,7 @@ from spark_ckpt.coordination.messages import AcksRecorded, Outcome, RecordAcks
 from spark_ckpt.coordination.reports import Report
 from spark_ckpt.driver import incarnation as incarnation_module
 from spark_ckpt.driver.effects import Effects
-from spark_ckpt.driver.maintenance import duty, materializing
+from spark_ckpt.driver.maintenance import delegating, materializing
 from spark_ckpt.driver.query.stage import Stage
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import SinkAck
@@ -149,7 +149,7 @@ def test_an_idle_stream_takes_no_epochs_until_its_first_rows(bench_of):
 @pytest.mark.parametrize("waits", [True, False], ids=["a standby waits", "none does"])
 def test_epochs_are_taken_sooner_while_a_standby_waits(bench_of, monkeypatch, waits):
     monkeypatch.setattr(materializing, "WATCH_S", 0.01)
-    monkeypatch.setattr(duty, "LOOK_S", 0.0)
+    monkeypatch.setattr(delegating, "LOOK_S", 0.0)
     bench = bench_of(standby_interval="20 ms")
     incarnation, standbys = bench.begin(), Standbys(bench.store.location)
     if waits:

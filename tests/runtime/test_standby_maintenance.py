@@ -12,13 +12,12 @@ from incarnation_kit import Bench, eventually
 
 from checkpoint_protocols.lease.messages import LeaseSettings
 from spark_ckpt.coordination.messages import Outcome
-from spark_ckpt.driver.maintenance import duty as duty_module
-from spark_ckpt.driver.maintenance import upkeep as upkeep_module
-from spark_ckpt.driver.maintenance.upkeep import Upkeep
+from spark_ckpt.driver.maintenance import delegating, standby_turns
+from spark_ckpt.driver.maintenance.standby_turns import StandbyMaintenance
 from spark_ckpt.driver.standby.follower import name_of_a_wait
 from spark_ckpt.errors import Fenced, StateSchemaChanged, StoreUnreachable
+from spark_ckpt.store.maintenance_lease import MaintenanceLog
 from spark_ckpt.store.standbys import Standbys
-from spark_ckpt.store.upkeep import UpkeepLog
 
 QUICK = LeaseSettings(least_ms=1_000, first_ms=3_000, most_ms=10_000, fresh_ms=2_000, margin_ms=200)
 
@@ -46,7 +45,7 @@ class Notes(Standbys):
             super().withdraw(name)
 
 
-class FindsDamage(Upkeep):
+class FindsDamage(StandbyMaintenance):
     def _damage(self, log_state):
         return "[CKPT_EPOCH_DAMAGED] a file is missing"
 
@@ -54,7 +53,7 @@ class FindsDamage(Upkeep):
 class StandbyMaintenance:
     """A standby's maintenance thread alone. `materialized`: epochs that it materialized, `received`: its events."""
 
-    def __init__(self, bench, kind=Upkeep):
+    def __init__(self, bench, kind=StandbyMaintenance):
         self.materialized, self.received, self.name = [], [], name_of_a_wait()
         lookout = Looking(bench.store.reopened().log)
         followed = SimpleNamespace(epoch=1, is_warm=True)
@@ -80,11 +79,11 @@ class StandbyMaintenance:
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
-    monkeypatch.setattr(duty_module, "SETTINGS", QUICK)
-    monkeypatch.setattr(duty_module, "LOOK_S", 0.02)
-    monkeypatch.setattr(upkeep_module, "LOOK_S", 0.01)
-    monkeypatch.setattr(upkeep_module, "Standbys", Notes)
-    monkeypatch.setattr(upkeep_module, "TELL_S", 0.2)
+    monkeypatch.setattr(delegating, "SETTINGS", QUICK)
+    monkeypatch.setattr(delegating, "LOOK_S", 0.02)
+    monkeypatch.setattr(standby_turns, "LOOK_S", 0.01)
+    monkeypatch.setattr(standby_turns, "Standbys", Notes)
+    monkeypatch.setattr(standby_turns, "TELL_S", 0.2)
     bench = Bench(tmp_path, monkeypatch, keep_epochs=2)
     bench.ours = []
     materialize = bench.store.materialize
@@ -122,8 +121,8 @@ def test_a_standby_materializes_committed_epochs_instead_of_the_driver(bench):
     eventually(lambda: newest in standby.materialized, "materialized by the standby")
     eventually(lambda: standby.events_of("done"), "its turn")
     assert bench.ours == []
-    upkeep = eventually(lambda: bench.state().upkeep, "the lease")
-    assert upkeep.lease.holder == standby.name
+    maintenance = eventually(lambda: bench.state().maintenance, "the lease")
+    assert maintenance.lease.holder == standby.name
     assert incarnation.stopped().outcome is Outcome.STOPPED
     standby.thread.leave()
 
@@ -138,7 +137,7 @@ def test_when_the_standby_is_killed_the_driver_does_the_maintenance_again(bench)
 
 
 def test_a_standby_that_leaves_hands_the_maintenance_over_at_once(bench, monkeypatch):
-    monkeypatch.setattr(duty_module, "SETTINGS", LeaseSettings(fresh_ms=600_000, first_ms=600_000, least_ms=600_000))
+    monkeypatch.setattr(delegating, "SETTINGS", LeaseSettings(fresh_ms=600_000, first_ms=600_000, least_ms=600_000))
     standby, incarnation = settled_by_a_standby(bench)
     standby.thread.leave()
     second = epoch(incarnation, 3)
@@ -169,7 +168,7 @@ def test_another_standby_takes_over_maintenance_that_takes_too_long(bench):
     eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
     incarnation = bench.begin()
     committed = epoch(incarnation, 2)
-    eventually(lambda: bench.state().upkeep, "the first lease")
+    eventually(lambda: bench.state().maintenance, "the first lease")
     second = StandbyMaintenance(bench)
     eventually(lambda: committed in second.materialized, "materialized by the other standby")
     held.set()
@@ -200,7 +199,7 @@ def test_only_the_standby_deletes_old_epochs(bench, monkeypatch):
 
 def test_damage_found_by_the_standby_is_reported_by_both_drivers(bench):
     received = []
-    bench.listener.onUpkeep = received.append
+    bench.listener.onMaintenance = received.append
     standby = StandbyMaintenance(bench, FindsDamage)
     eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
     incarnation = bench.begin()
@@ -224,7 +223,7 @@ def test_an_incarnation_with_a_standby_leaves_its_base_epoch_to_it(bench):
     incarnation = bench.begin()
     eventually(lambda: [each for each in standby.events_of("done") if each.epoch == base], "the base, by the standby")
     assert bench.ours == before
-    assert bench.state().upkeep.ended.incarnation == 2
+    assert bench.state().maintenance.ended.incarnation == 2
     assert incarnation.stopped().outcome is Outcome.STOPPED
     standby.thread.leave()
 
@@ -235,7 +234,7 @@ def test_a_standby_that_takes_over_continues_its_maintenance_as_the_driver(bench
     materialize = standby.materialize
     standby.materialize = lambda *arguments: held.wait(60) and materialize(*arguments)
     epoch(incarnation, 3)
-    eventually(lambda: bench.state().upkeep.ended is None, "a turn that takes long")
+    eventually(lambda: bench.state().maintenance.ended is None, "a turn that takes long")
     standby.thread.end()
     assert incarnation.stopped().outcome is Outcome.STOPPED
     held.set()
@@ -254,7 +253,7 @@ def test_an_outage_as_a_standby_begins_does_not_end_its_maintenance(bench, monke
                 raise outages.pop()
             super().forget_dead()
 
-    monkeypatch.setattr(upkeep_module, "Standbys", Away)
+    monkeypatch.setattr(standby_turns, "Standbys", Away)
     standby, incarnation = settled_by_a_standby(bench)
     assert outages == []
     assert incarnation.stopped().outcome is Outcome.STOPPED
@@ -265,7 +264,7 @@ def test_maintenance_whose_end_the_log_refuses_is_not_reported_as_done(bench, mo
     def refused(rows, record):
         raise Fenced("another lease is the newest")
 
-    monkeypatch.setattr(UpkeepLog, "end", refused)
+    monkeypatch.setattr(MaintenanceLog, "end", refused)
     standby, incarnation = settled_by_a_standby(bench)
     eventually(lambda: standby.events_of("failed"), "the end of its turn")
     assert standby.events_of("done") == []

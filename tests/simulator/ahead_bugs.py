@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from checkpoint_lab.spark_driver import SparkDriver
 from checkpoint_lab.spark_sink import SparkSink
-from spark_ckpt.connector_parts.sent_ahead import SentAhead
+from spark_ckpt.connector_parts.early_sends import SentEarly
 
 
 def rows_are_committed_before_the_decision(patch):
     """The rows are committed early, the marker with the decision; rows in the transaction are not sent again."""
-    send_ahead = SparkSink.send_ahead
+    send_early = SparkSink.send_early
 
     def committed(sink, shared, staged, how, session):
         try:
-            return send_ahead(sink, shared, staged, how, session)
+            return send_early(sink, shared, staged, how, session)
         finally:
-            sink.rows, sink.ahead_rows = [*sink.rows, *sink.ahead_rows], []
+            sink.rows, sink.early_rows = [*sink.rows, *sink.early_rows], []
 
-    patch(SparkSink, "send_ahead", committed)
+    patch(SparkSink, "send_early", committed)
 
 
 def rows_of_an_attempt_that_was_given_up_stay_in_the_transaction(patch):
@@ -29,17 +29,17 @@ def rows_of_an_attempt_that_was_given_up_stay_in_the_transaction(patch):
         return files if rest is None else files[len(files) - len(rest) :]
 
     patch(SparkSink, "rest_of", keeps_them)
-    patch(SparkDriver, "drop_ahead", lambda driver, sink: driver.lanes[sink.name].waiting.popleft())
+    patch(SparkDriver, "drop_early_send", lambda driver, sink: driver.lanes[sink.name].waiting.popleft())
 
 
 def what_was_sent_ahead_is_sent_again(patch):
     """All files of the epoch go into the transaction, which holds some of them already."""
-    rest_of = SentAhead.rest_of
+    rest_of = SentEarly.rest_of
 
     def everything(sent, epoch, incarnation, files):
         return None if rest_of(sent, epoch, incarnation, files) is None else files
 
-    patch(SentAhead, "rest_of", everything)
+    patch(SentEarly, "rest_of", everything)
 
 
 def a_new_incarnation_commits_what_a_zombie_has_open(patch):
@@ -50,28 +50,28 @@ def a_new_incarnation_commits_what_a_zombie_has_open(patch):
         return sink.session
 
     patch(SparkSink, "open", opened)
-    patch(SentAhead, "rest_of", lambda sent, epoch, incarnation, files: files[len(sent.files) :])
+    patch(SentEarly, "rest_of", lambda sent, epoch, incarnation, files: files[len(sent.files) :])
 
 
 def rows_of_a_later_batch_are_sent_in_front(patch):
-    send_ahead = SparkSink.send_ahead
+    send_early = SparkSink.send_early
 
     def turned(sink, shared, staged, how, session):
-        before = list(sink.ahead_rows)
+        before = list(sink.early_rows)
         try:
-            return send_ahead(sink, shared, staged, how, session)
+            return send_early(sink, shared, staged, how, session)
         finally:
-            if before and sink.ahead_rows[: len(before)] == before:
-                sink.ahead_rows = [*sink.ahead_rows[len(before) :], *before]
+            if before and sink.early_rows[: len(before)] == before:
+                sink.early_rows = [*sink.early_rows[len(before) :], *before]
 
-    patch(SparkSink, "send_ahead", turned)
+    patch(SparkSink, "send_early", turned)
 
 
 def a_transaction_that_timed_out_is_committed_as_if_it_were_whole(patch):
     """Its rows are lost and are not sent again."""
 
     def lost(sink):
-        sink.ahead_rows = []
+        sink.early_rows = []
 
     patch(SparkSink, "lose", lost)
 

@@ -1,6 +1,6 @@
 """The world of a driver that leases maintenance to a standby through the job's log, at the level of single reads and appends.
 
-The shipped rules decide: `Delegation` and `StandbyLease` on both sides, `UpkeepLog` on an `EpochLog`. The driver appends a
+The shipped rules decide: `Delegation` and `StandbyLease` on both sides, `MaintenanceLog` on an `EpochLog`. The driver appends a
 lease, and reads the log to learn its token. Between both, the standby may take any number of its steps.
 
 Choices: `tick between how` (the driver's look; `between` steps of the standby after its append; `how` the store answers),
@@ -24,13 +24,13 @@ from checkpoint_lab.world import Choice, World
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.lease.delegation import SETTINGS, Delegation, StandbyLease, StandbyReport
 from checkpoint_protocols.lease.messages import Terms
-from spark_ckpt.driver.maintenance.duty import lease_of
-from spark_ckpt.epochs.records import UpkeepEnded, UpkeepLeased
+from spark_ckpt.driver.maintenance.delegating import lease_of
+from spark_ckpt.epochs.records import MaintenanceEnded, MaintenanceLeased
 from spark_ckpt.errors import Fenced, StoreOutage
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.log_rows import row_of
 from spark_ckpt.store.log_table import LogTable, NewRow
-from spark_ckpt.store.upkeep import UpkeepLog
+from spark_ckpt.store.maintenance_lease import MaintenanceLog
 
 STANDBY = ProcessId("s")
 TURN = 3
@@ -62,12 +62,12 @@ class Watched(MemoryTable):
 class LeasedRowsWorld(World):
     """`rows_of`: the log's part that a test replaces by a wrong one."""
 
-    def __init__(self, rows_of: type[UpkeepLog] = UpkeepLog) -> None:
+    def __init__(self, rows_of: type[MaintenanceLog] = MaintenanceLog) -> None:
         self.shared, self.now_ms, self.is_over = JobLog(), 1, False
         self.table = Watched(self.shared)
         self.log, self.there = self._log_of(self.table), self._log_of(MemoryTable(self.shared))
         self.log.begin_incarnation(HOLDER)
-        self.rows, self.ends = rows_of(self.log), UpkeepLog(self.there)
+        self.rows, self.ends = rows_of(self.log), MaintenanceLog(self.there)
         self.rules, self.holding = Delegation(1, SETTINGS, None, {}, 0), StandbyLease(STANDBY)
         self.turn: int | None = None
         self.steps = self.used = self.due = 0
@@ -103,11 +103,18 @@ class LeasedRowsWorld(World):
             raise ReusedId(f"a lease is appended again: {leases[-1]}")
 
     def _do_tick(self, between: int, how: str) -> None:
-        """Act as `driver.maintenance.duty`: apply the end of a turn, read the note, lease if it is possible."""
-        upkeep, out = self.log.state().upkeep, self.rules.out
-        if out is not None and upkeep is not None and upkeep.ended is not None and upkeep.token == out.token:
+        """Act as `driver.maintenance.delegating`: apply the end of a turn, read the note, lease if it is possible."""
+        maintenance, out = self.log.state().maintenance, self.rules.out
+        if (
+            out is not None
+            and maintenance is not None
+            and maintenance.ended is not None
+            and maintenance.token == out.token
+        ):
             self.used += 1
-            self.rules.ended(lease_of(upkeep), upkeep.ended_token, upkeep.ended.clock_ms, False, self.now_ms)
+            self.rules.ended(
+                lease_of(maintenance), maintenance.ended_token, maintenance.ended.clock_ms, False, self.now_ms
+            )
         self.rules.heard([StandbyReport(STANDBY, 1, self.now_ms, is_here=True)], self.now_ms)
         if (terms := self.rules.asks(self.now_ms, 0)) is not None:
             self._lease(terms, between, how)
@@ -123,10 +130,10 @@ class LeasedRowsWorld(World):
                 raise FencedForNothing("the driver is fenced, and no other one has the job") from None
             self.is_over = True
         else:
-            upkeep = self.log.state().upkeep
-            if self.shared.incarnation > 1 or upkeep is None or upkeep.token != token:
-                raise FencedForNothing(f"the driver has lease {token}, and the log {upkeep}")
-            self.counter["ended early"] += upkeep.ended is not None
+            maintenance = self.log.state().maintenance
+            if self.shared.incarnation > 1 or maintenance is None or maintenance.token != token:
+                raise FencedForNothing(f"the driver has lease {token}, and the log {maintenance}")
+            self.counter["ended early"] += maintenance.ended is not None
             self.rules.chosen(token, self.now_ms)
         finally:
             self.table.then, self.shared.mood = int, "ok"
@@ -135,8 +142,8 @@ class LeasedRowsWorld(World):
         """One step of the standby: begin a turn under a new lease, work, or end the turn in the log."""
         self.now_ms += 1
         if self.turn is None:
-            upkeep = self.there.state().upkeep
-            if self.holding.looked(None if upkeep is None else lease_of(upkeep), self.now_ms):
+            maintenance = self.there.state().maintenance
+            if self.holding.looked(None if maintenance is None else lease_of(maintenance), self.now_ms):
                 self.turn, self.steps = self.holding.begins(self.now_ms), TURN - 1
             return
         self.steps -= 1
@@ -145,9 +152,11 @@ class LeasedRowsWorld(World):
         elif not self.steps:
             token, self.turn = self.turn, None
             if self.holding.is_done(self.now_ms):
-                self.holding.answered(self._is_admitted(UpkeepEnded(token=token, incarnation=1, clock_ms=self.now_ms)))
+                self.holding.answered(
+                    self._is_admitted(MaintenanceEnded(token=token, incarnation=1, clock_ms=self.now_ms))
+                )
 
-    def _is_admitted(self, done: UpkeepEnded) -> bool:
+    def _is_admitted(self, done: MaintenanceEnded) -> bool:
         try:
             self.ends.end(done)
         except Fenced:
@@ -172,8 +181,8 @@ class LeasedRowsWorld(World):
         return ("driver", STANDBY)
 
 
-def _record(terms: Terms) -> UpkeepLeased:
-    return UpkeepLeased(
+def _record(terms: Terms) -> MaintenanceLeased:
+    return MaintenanceLeased(
         incarnation=1, holder=terms.holder, boot=terms.boot, reported_ms=terms.reported_ms, budget_ms=terms.budget_ms,
         ttl_ms=terms.ttl_ms,
     )  # fmt: skip
@@ -182,21 +191,21 @@ def _record(terms: Terms) -> UpkeepLeased:
 # -- planted bugs ------------------------------------------------------------------------------------------------------------
 
 
-class _Planted(UpkeepLog):
+class _Planted(MaintenanceLog):
     def __init__(self, log: EpochLog) -> None:
         super().__init__(log)
         self.log = log
 
     def has_ended(self) -> bool:
         """The newest lease of the log has ended."""
-        upkeep = self.log.state().upkeep
-        return upkeep is not None and upkeep.ended is not None
+        maintenance = self.log.state().maintenance
+        return maintenance is not None and maintenance.ended is not None
 
 
 class TakesAnEndedLeaseForAnothers(_Planted):
     """A driver that finds its lease ended believes that another driver runs the job."""
 
-    def lease(self, record: UpkeepLeased) -> int:
+    def lease(self, record: MaintenanceLeased) -> int:
         token = super().lease(record)
         if self.has_ended():
             raise Fenced("this incarnation was replaced")
@@ -206,7 +215,7 @@ class TakesAnEndedLeaseForAnothers(_Planted):
 class AppendsAnEndedLeaseAgain(_Planted):
     """A lease that landed without an answer is appended again if its holder was quick."""
 
-    def lease(self, record: UpkeepLeased) -> int:
+    def lease(self, record: MaintenanceLeased) -> int:
         if self.has_ended() and self.log.state().incarnation == record.incarnation:
             self.log.append(lambda _: row_of(record, record.incarnation))
         return super().lease(record)
@@ -215,13 +224,13 @@ class AppendsAnEndedLeaseAgain(_Planted):
 class ComparesNoIncarnation(_Planted):
     """A replaced driver issues leases."""
 
-    def lease(self, record: UpkeepLeased) -> int:
+    def lease(self, record: MaintenanceLeased) -> int:
         self.log.append(lambda _: row_of(record, record.incarnation))
-        upkeep = self.log.state().upkeep
-        return 0 if upkeep is None else upkeep.token
+        maintenance = self.log.state().maintenance
+        return 0 if maintenance is None else maintenance.token
 
 
-PLANTED: tuple[tuple[type[UpkeepLog], str], ...] = (
+PLANTED: tuple[tuple[type[MaintenanceLog], str], ...] = (
     (TakesAnEndedLeaseForAnothers, "U1"),
     (AppendsAnEndedLeaseAgain, "O8"),
     (ComparesNoIncarnation, "U1"),

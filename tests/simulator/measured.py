@@ -12,9 +12,9 @@ from functools import cache
 from integration_tests.proof.page import RESULTS
 
 SHORT: dict[tuple[str, str], int] = {
-    ("rows sent ahead", "rows_of_an_attempt_that_was_given_up_stay_in_the_transaction"): 11,
-    ("rows sent ahead", "what_was_sent_ahead_is_sent_again"): 11,
-    ("rows sent ahead", "rows_of_a_later_batch_are_sent_in_front"): 11,
+    ("rows sent early", "rows_of_an_attempt_that_was_given_up_stay_in_the_transaction"): 11,
+    ("rows sent early", "what_was_sent_ahead_is_sent_again"): 11,
+    ("rows sent early", "rows_of_a_later_batch_are_sent_in_front"): 11,
     ("rules of rows held back", "Forgetful"): 16,
     ("rules of rows held back", "Hasty"): 16,
     ("rules of rows held back", "Endless"): 16,

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 import checkpoint_lab as sim
-from spark_ckpt.store.upkeep import UpkeepLog
+from spark_ckpt.store.maintenance_lease import MaintenanceLog
 from tests.simulator.leased_rows import PLANTED, LeasedRowsWorld
 
 STEPS, UNTIL_CAUGHT = 40, 60
@@ -24,7 +24,7 @@ def test_a_quick_standby_fences_no_driver_and_every_lease_is_one_row() -> None:
 
 
 @pytest.mark.parametrize(("rows_of", "oracle"), PLANTED, ids=lambda each: getattr(each, "__name__", each))
-def test_a_planted_bug_is_condemned(rows_of: type[UpkeepLog], oracle: str) -> None:
+def test_a_planted_bug_is_condemned(rows_of: type[MaintenanceLog], oracle: str) -> None:
     outcomes = (sim.drive(LeasedRowsWorld(rows_of), seed, STEPS) for seed in range(UNTIL_CAUGHT))
     first = next((outcome.error for outcome in outcomes if outcome.condemned), None)
     assert str(first).startswith(oracle), first

@@ -129,23 +129,23 @@ BEGAN_S = NOW_MS // 1000 // 3600 * 3600
 HOURS = 5
 
 
-def taken(gaps_s, ahead_s):
+def taken(gaps_s, early_s):
     """Return epochs of a program with an index: each serves the lines since the one before it.
 
-    `ahead_s`: the index comes from a sender whose clock is ahead.
+    `early_s`: the index comes from a sender whose clock is ahead.
     """
     now_s, after, epochs = BEGAN_S, 0, []
     while now_s < BEGAN_S + HOURS * 3600:
         now_s += gaps_s[len(epochs) % len(gaps_s)]
-        index = max(after, (now_s + ahead_s) // LINE_S * LINE_S)
+        index = max(after, (now_s + early_s) // LINE_S * LINE_S)
         epochs.append(brief(len(epochs) + 1, 1000 * now_s, index, after))
         after = index
     return epochs
 
 
-def lines_kept(gaps_s, ahead_s, passes, rule):
+def lines_kept(gaps_s, early_s, passes, rule):
     """Return starts of hours whose line a program still has, after a retention pass at each of some moments, in seconds."""
-    epochs = taken(gaps_s, ahead_s)
+    epochs = taken(gaps_s, early_s)
     for moment_s in (*sorted(passes), BEGAN_S + HOURS * 3600):
         done = [each for each in epochs if each.created_ms <= 1000 * moment_s]
         epochs = [*kept(done, 1000 * moment_s, rule), *epochs[len(done) :]]
@@ -155,12 +155,12 @@ def lines_kept(gaps_s, ahead_s, passes, rule):
 
 @given(
     gaps_s=st.lists(st.sampled_from([3, 9, 40, 700, 4000]), min_size=1, max_size=5),
-    ahead_s=st.sampled_from([0, 7, 120, 3700]),
+    early_s=st.sampled_from([0, 7, 120, 3700]),
     passes=st.lists(st.integers(BEGAN_S, BEGAN_S + HOURS * 3600), max_size=5),
 )
 @settings(deadline=None, database=None)
-def test_each_program_keeps_the_first_line_of_each_hour(gaps_s, ahead_s, passes):
-    assert len(lines_kept(gaps_s, ahead_s, passes, thinned)) == HOURS - 1
+def test_each_program_keeps_the_first_line_of_each_hour(gaps_s, early_s, passes):
+    assert len(lines_kept(gaps_s, early_s, passes, thinned)) == HOURS - 1
 
 
 def test_a_rule_by_the_time_of_the_epoch_loses_lines():

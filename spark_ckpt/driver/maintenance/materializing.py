@@ -2,7 +2,7 @@
 
 All of it can be repeated and no commit depends on it, so no commit waits for it. If commits come faster than the
 updates, the thread skips to the newest one. It pauses between two updates, since it takes disk and Python's lock from
-the batches. With a standby, the standby maintains tables and epochs (`duty`). Segments that only this driver knows
+the batches. With a standby, the standby maintains tables and epochs (`delegating`). Segments that only this driver knows
 and its sources' input stay here.
 """
 
@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spark_ckpt.coordination.messages import MaterializeTables
-from spark_ckpt.driver.maintenance import duty as duty_module
-from spark_ckpt.driver.maintenance.duty import Duty, Say
+from spark_ckpt.driver.maintenance import delegating
+from spark_ckpt.driver.maintenance.delegating import MaintenanceDelegation, Say
 from spark_ckpt.driver.query.inputs import InputRetention
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.retention import Retention, RetentionReport
@@ -37,7 +37,7 @@ def retention_of(config: JobConfig) -> Retention:
 
 
 class Materializing(threading.Thread):
-    """Maintenance thread of one incarnation. An error ends the thread through `failed`. `watched`: see `Duty`."""
+    """Maintenance thread of one incarnation. An error ends the thread through `failed`. `watched`: see `MaintenanceDelegation`."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Materializing(threading.Thread):
         self._plan = plan
         self._failed = failed
         self._inputs = InputRetention(plan)
-        self._duty = Duty(plan, incarnation, say, watched)
+        self._delegation = MaintenanceDelegation(plan, incarnation, say, watched)
         self._idle_look_s = None if plan.config.standby_interval_ms is None else WATCH_S
         self._asked: queue.SimpleQueue[MaterializeTables | None] = queue.SimpleQueue()
         self._pending: Manifest | None = None
@@ -63,7 +63,7 @@ class Materializing(threading.Thread):
 
         Call it before the thread starts.
         """
-        if self._duty.is_ours():
+        if self._delegation.is_ours():
             self._plan.store.materialize(base)
         else:
             # With a standby, the look of the thread decides who does it; the start need not wait.
@@ -90,7 +90,7 @@ class Materializing(threading.Thread):
 
     def _waiting(self) -> list[MaterializeTables | None]:
         """Return queued updates; empty when it is time to check a standby's progress."""
-        asked = self._asked_within(self._idle_look_s if self._pending is None else duty_module.LOOK_S)
+        asked = self._asked_within(self._idle_look_s if self._pending is None else delegating.LOOK_S)
         while asked and None not in asked and (left_s := self._rested_s - time.monotonic()) > 0:
             asked += self._asked_within(left_s)
         return asked
@@ -113,13 +113,13 @@ class Materializing(threading.Thread):
         if self._pending is not None and self._is_done(self._pending):
             self._pending = None
         elif not asked:
-            self._duty.look()
+            self._delegation.look()
         return len(effects) == len(asked)
 
     def _is_done(self, manifest: Manifest) -> bool:
         # Step 9 of docs/design/epoch-in-nine-steps.md.
-        if not self._duty.is_ours():
-            done = self._duty.is_done(manifest)
+        if not self._delegation.is_ours():
+            done = self._delegation.is_done(manifest)
             if done:
                 # The standby applied retention, but only this driver can release its sources' input.
                 self._inputs.follow(RetentionReport(self._forgotten()))

@@ -1,7 +1,7 @@
 """A standby: a run that waits, warm, while another driver has the job, and takes over after its end.
 
 The run's thread only watches, so that a takeover is never delayed. `follower` keeps the standby warm on its own
-thread. `upkeep` does maintenance for the job on another one.
+thread. `maintenance` does maintenance for the job on another one.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Json
 from spark_ckpt.coordination.standby import TakeOver, TakeoverLost, TakeoverWon
-from spark_ckpt.driver.maintenance.upkeep import Upkeep
+from spark_ckpt.driver.maintenance.standby_turns import StandbyMaintenance
 from spark_ckpt.driver.standby.follower import Follower, name_of_a_wait
 from spark_ckpt.driver.standby.lookout import Lookout
 from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.errors import CkptError, RestoreUnderWay, StoreInUse, StoreOutage
 from spark_ckpt.events.announcer import Announcer
-from spark_ckpt.events.listener import RunListener, StandbyEvent, UpkeepEvent
+from spark_ckpt.events.listener import MaintenanceEvent, RunListener, StandbyEvent
 from spark_ckpt.store.proposals import is_restoring
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class StandingBy:
         self._listeners = tuple(listeners)
         self._lookout = Lookout(plan.store.log, plan.config.lease_ms)
         self._follower: Follower | None = None
-        self._upkeep: Upkeep | None = None
+        self._maintenance: StandbyMaintenance | None = None
         self._away = False
         self.waits = False
         """True while another driver has the job."""
@@ -105,9 +105,9 @@ class StandingBy:
         Any other failure counts like that of an incarnation: the cause may pass, and no other driver may be there.
         """
         follower, before = self._follower, self._lookout.log_state
-        if self._upkeep is not None:
+        if self._maintenance is not None:
             # Not waited for: a step in progress ends late, and the log and the tables guard its writes.
-            self._upkeep.end()
+            self._maintenance.end()
         # The follower must not touch the folder any more: the incarnation owns it from here.
         levels = None if follower is None else follower.handed_over()
         try:
@@ -136,14 +136,14 @@ class StandingBy:
         self._leave()
         name = name_of_a_wait()
         self._follower = Follower(self._plan, name, self._say)
-        self._upkeep = Upkeep(self._plan, name, self._lookout, self._follower, self._kept_up)
+        self._maintenance = StandbyMaintenance(self._plan, name, self._lookout, self._follower, self._kept_up)
         self._say("waits", 0)
         self._follower.start()
-        self._upkeep.start()
+        self._maintenance.start()
 
     def _leave(self) -> None:
-        if self._upkeep is not None:
-            self._upkeep.leave()
+        if self._maintenance is not None:
+            self._maintenance.leave()
         if self._follower is not None:
             self._follower.leave()
 
@@ -152,5 +152,5 @@ class StandingBy:
         event = StandbyEvent(self._plan.job, what, log_state.incarnation, epoch, str(log_state.holder or ""), why)
         Announcer(self._plan.job, event.lease_of, self._listeners).stood_by(event)
 
-    def _kept_up(self, event: UpkeepEvent) -> None:
+    def _kept_up(self, event: MaintenanceEvent) -> None:
         Announcer(self._plan.job, self._lookout.log_state.incarnation, self._listeners).kept_up(event)

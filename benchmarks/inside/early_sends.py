@@ -1,6 +1,6 @@
 """Time that an early send saves in a publish: `publish` with and without an epoch's rows already in the open transaction.
 
-Run: python -m benchmarks.inside.sending_ahead [--rounds N]. It starts a broker; both kinds take turns. Wall-clock time from the
+Run: python -m benchmarks.inside.early_sends [--rounds N]. It starts a broker; both kinds take turns. Wall-clock time from the
 call to the answer, when a committed reader can see the rows. The duration of the early send is in the last column.
 """
 
@@ -24,7 +24,7 @@ from spark_ckpt_kafka.publisher import KafkaPublisher
 
 from checkpoint_protocols.ids import Epoch, Incarnation
 from integration_tests.broker import Broker, running_broker
-from spark_ckpt.connector import EpochOutput, SinkContext, StagedAhead, StagedFile, StagePlan
+from spark_ckpt.connector import EpochOutput, SinkContext, StagedEarly, StagedFile, StagePlan
 from spark_ckpt.store.location import Location
 from spark_ckpt.tasks.staging import SinkStage, StageWriter
 
@@ -70,9 +70,9 @@ class Published:
         time.sleep(PREPARED_S)
         self._epoch += 1
         epoch, root = Epoch(self._epoch), str(self._folder)
-        send = StagedAhead(epoch, Incarnation(1), root, {}, files if ahead else [])
+        send = StagedEarly(epoch, Incarnation(1), root, {}, files if ahead else [])
         output = EpochOutput(epoch, Incarnation(1), Epoch(epoch - 1), root, {}, files)
-        return _ms(lambda: self._publisher.send_ahead(send)), _ms(lambda: self._publisher.publish(output))
+        return _ms(lambda: self._publisher.send_early(send)), _ms(lambda: self._publisher.publish(output))
 
     def close(self) -> None:
         """End the publisher's processes."""

@@ -17,7 +17,7 @@ SEEDS = [seed for seed in range(ENOUGH) if seed % 11 in AHEAD]
 
 
 def first_failure(name):
-    return next((outcome for outcome in map(run, seeds_for("rows sent ahead", name, SEEDS)) if outcome.condemned), None)
+    return next((outcome for outcome in map(run, seeds_for("rows sent early", name, SEEDS)) if outcome.condemned), None)
 
 
 @pytest.mark.parametrize("schedules", [80, pytest.param(ENOUGH, marks=pytest.mark.long)])
@@ -25,12 +25,12 @@ def test_no_schedule_is_condemned_and_every_kind_of_fault_happens(schedules, mon
     committed, show = [], SparkSink.show
 
     def shown(sink, commit):
-        committed.append(len(sink.ahead_rows))
+        committed.append(len(sink.early_rows))
         show(sink, commit)
 
     monkeypatch.setattr(SparkSink, "show", shown)
     happened = dict.fromkeys(
-        ["sent ahead", "dropped ahead", "send fail", "send silent", "lose lost", "delay late", "late commit"], 0
+        ["sent early", "dropped ahead", "send fail", "send silent", "lose lost", "delay late", "late commit"], 0
     )
     for seed in SEEDS[: schedules // 2]:
         outcome = sim.run_spark(seed)
@@ -38,7 +38,7 @@ def test_no_schedule_is_condemned_and_every_kind_of_fault_happens(schedules, mon
         for what in happened:
             happened[what] += outcome.counts.get(what, 0)
     assert min(happened.values()) > schedules // 60, happened
-    assert sum(map(bool, committed)) > schedules // 2, "what was sent ahead is hardly ever committed"
+    assert sum(map(bool, committed)) > schedules // 2, "what was sent early is hardly ever committed"
 
 
 @pytest.mark.parametrize("plant", PLANTED_AHEAD, ids=lambda plant: plant.__name__)

@@ -16,7 +16,7 @@ File = TypeVar("File")
 
 
 @dataclass(frozen=True, slots=True)
-class SentAhead(Generic[File]):
+class SentEarly(Generic[File]):
     """Files whose rows an open transaction holds, in order. Files are compared by value: path, size, digest."""
 
     epoch: int

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from store_world import ELSEWHERE, JOB, OPERATOR, Clock, World
 
-from spark_ckpt.epochs.records import UpkeepEnded, UpkeepLeased
+from spark_ckpt.epochs.records import MaintenanceEnded, MaintenanceLeased
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import Fenced
+from spark_ckpt.store.maintenance_lease import MaintenanceLog, checks_of, damage_of, under_lease
 from spark_ckpt.store.spark_state import Known, Moment
 from spark_ckpt.store.store import Store
-from spark_ckpt.store.upkeep import UpkeepLog, checks_of, damage_of, under_lease
 
 KEEP = Retention(keep_last=1, slack=0)
 
@@ -28,9 +28,9 @@ def other(world):
     return Store.open(world.store.location.uri, JOB, now_ms=Clock())
 
 
-def lease(holder: str = "b", reported_ms: int = 1, incarnation: int = 1) -> UpkeepLeased:
+def lease(holder: str = "b", reported_ms: int = 1, incarnation: int = 1) -> MaintenanceLeased:
     numbers = {"boot": 1, "reported_ms": reported_ms, "budget_ms": 700, "ttl_ms": 1_000}
-    return UpkeepLeased(incarnation=incarnation, holder=holder, **numbers)
+    return MaintenanceLeased(incarnation=incarnation, holder=holder, **numbers)
 
 
 def allowed() -> None:
@@ -45,10 +45,10 @@ def shown(world):
 
 
 def test_a_repeated_lease_is_appended_once(world, other):
-    rows = UpkeepLog(world.store.log)
+    rows = MaintenanceLog(world.store.log)
     token = rows.lease(lease())
     assert rows.lease(lease()) == token
-    assert other.log.state().upkeep.token == token
+    assert other.log.state().maintenance.token == token
     assert rows.lease(lease(reported_ms=2)) > token
 
 
@@ -58,28 +58,28 @@ def test_an_end_that_precedes_the_drivers_read_keeps_the_lease(world, other, mon
     def appended(propose):
         append(propose)
         if not ended:
-            token = other.log.state().upkeep.token
-            ended.append(UpkeepLog(other.log).end(UpkeepEnded(token=token, incarnation=1, epoch=1)))
+            token = other.log.state().maintenance.token
+            ended.append(MaintenanceLog(other.log).end(MaintenanceEnded(token=token, incarnation=1, epoch=1)))
 
     monkeypatch.setattr(world.store.log, "append", appended)
-    rows = UpkeepLog(world.store.log)
+    rows = MaintenanceLog(world.store.log)
     token = rows.lease(lease())
     assert ended[0] > token
     assert rows.lease(lease()) == token, "not appended again"
-    assert world.store.log.state().upkeep.ended_token == ended[0]
+    assert world.store.log.state().maintenance.ended_token == ended[0]
 
 
 def test_a_fenced_driver_appends_no_lease(world, other):
     other.log.begin_incarnation(ELSEWHERE, takeover=True)
     with pytest.raises(Fenced):
-        UpkeepLog(world.store.log).lease(lease())
-    assert other.log.state().upkeep is None
+        MaintenanceLog(world.store.log).lease(lease())
+    assert other.log.state().maintenance is None
 
 
 def test_a_standby_under_the_lease_does_the_drivers_maintenance(world, other):
     for value in range(4):
         world.epoch({"a": value}, materialize=False, acked=world.last)
-    token = UpkeepLog(world.store.log).lease(lease())
+    token = MaintenanceLog(world.store.log).lease(lease())
     log_state, report = under_lease(other, token, KEEP, allowed)
     assert (log_state.incarnation, log_state.latest) == (1, 4)
     assert shown(world) == 1 << 40 | 4
@@ -95,21 +95,21 @@ def test_tables_have_the_epoch_that_the_newest_incarnation_continues_from(world,
     world.epoch({"a": 1})
     world.epoch({"a": 2})
     world.begin(restore=1)
-    token = UpkeepLog(world.store.log).lease(lease(incarnation=2))
+    token = MaintenanceLog(world.store.log).lease(lease(incarnation=2))
     under_lease(other, token, Retention(), allowed)
     assert shown(world) == 2 << 40 | 1
 
 
 @pytest.mark.parametrize("what", ["replaced", "over"])
 def test_a_holder_of_an_old_token_writes_nothing(world, other, what):
-    rows = UpkeepLog(world.store.log)
+    rows = MaintenanceLog(world.store.log)
     token = rows.lease(lease())
     for value in range(4):
         world.epoch({"a": value}, materialize=False)
     if what == "replaced":
         rows.lease(lease("c"))
     else:
-        rows.end(UpkeepEnded(token=token, failure="it was ill"))
+        rows.end(MaintenanceEnded(token=token, failure="it was ill"))
     before = world.store.log.state()
     with pytest.raises(Fenced):
         under_lease(other, token, KEEP, allowed)
@@ -119,7 +119,7 @@ def test_a_holder_of_an_old_token_writes_nothing(world, other, what):
 
 def test_a_holder_that_pauses_before_its_write_drops_no_epoch(world, other, monkeypatch):
     """The next lease comes between the materialization and the retention: by compare-and-swap."""
-    rows = UpkeepLog(world.store.log)
+    rows = MaintenanceLog(world.store.log)
     token = rows.lease(lease())
     for value in range(4):
         world.epoch({"a": value}, materialize=False)
@@ -136,24 +136,24 @@ def test_a_holder_that_pauses_before_its_write_drops_no_epoch(world, other, monk
 
 
 def test_the_end_of_an_old_lease_is_ignored(world, other):
-    rows = UpkeepLog(world.store.log)
+    rows = MaintenanceLog(world.store.log)
     old = rows.lease(lease())
     new = rows.lease(lease("c"))
     with pytest.raises(Fenced):
-        UpkeepLog(other.log).end(UpkeepEnded(token=old, epoch=9))
-    upkeep = world.store.log.state().upkeep
-    assert (upkeep.token, upkeep.ended) == (new, None)
+        MaintenanceLog(other.log).end(MaintenanceEnded(token=old, epoch=9))
+    maintenance = world.store.log.state().maintenance
+    assert (maintenance.token, maintenance.ended) == (new, None)
 
 
 def test_the_newest_lease_and_its_end_outlive_retention(world, other):
-    rows = UpkeepLog(world.store.log)
+    rows = MaintenanceLog(world.store.log)
     for value in range(4):
         token = rows.lease(lease(reported_ms=value))
         world.epoch({"a": value})
-        ended = rows.end(UpkeepEnded(token=token, incarnation=1, epoch=value))
+        ended = rows.end(MaintenanceEnded(token=token, incarnation=1, epoch=value))
     world.store.retain(KEEP)
-    upkeep = Store.open(world.store.location.uri, JOB, now_ms=Clock()).log.state().upkeep
-    assert (upkeep.token, upkeep.ended_token, upkeep.ended.epoch) == (token, ended, 3)
+    maintenance = Store.open(world.store.location.uri, JOB, now_ms=Clock()).log.state().maintenance
+    assert (maintenance.token, maintenance.ended_token, maintenance.ended.epoch) == (token, ended, 3)
     assert ended > token
 
 

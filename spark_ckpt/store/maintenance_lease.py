@@ -14,8 +14,8 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import TYPE_CHECKING
 
-from spark_ckpt.epochs.log_state import LogState, UpkeepEntry
-from spark_ckpt.epochs.records import Manifest, StagedFileRecord, StateFile, UpkeepEnded, UpkeepLeased
+from spark_ckpt.epochs.log_state import LogState, MaintenanceEntry
+from spark_ckpt.epochs.records import MaintenanceEnded, MaintenanceLeased, Manifest, StagedFileRecord, StateFile
 from spark_ckpt.epochs.retention import Retention, RetentionReport
 from spark_ckpt.errors import CkptError, Fenced
 from spark_ckpt.store.location import Location
@@ -30,13 +30,13 @@ Guard = Callable[[], None]
 """Function called before each step. It raises if the work must stop."""
 
 
-class UpkeepLog:
+class MaintenanceLog:
     """The rows of the checkpoint lease in the job's log."""
 
     def __init__(self, log: EpochLog) -> None:
         self._log = log
 
-    def lease(self, record: UpkeepLeased) -> int:
+    def lease(self, record: MaintenanceLeased) -> int:
         """Append a lease and return its token. A repeated call changes nothing.
 
         Raises `Fenced` if its author's incarnation was replaced, a `StoreOutage` if the outcome is unknown.
@@ -47,16 +47,16 @@ class UpkeepLog:
                 raise Fenced(
                     f"incarnation {record.incarnation} was replaced by {log_state.incarnation}", holder=log_state.holder
                 )
-            return None if _newest_is(log_state.upkeep, record) else row_of(record, record.incarnation)
+            return None if _newest_is(log_state.maintenance, record) else row_of(record, record.incarnation)
 
         self._log.append(propose)
-        told = self._log.state().upkeep
+        told = self._log.state().maintenance
         # Between the append and this read a quick holder may have ended it; another lease is a newer incarnation's.
         if told is None or not _newest_is(told, record):
             raise Fenced(f"incarnation {record.incarnation} was replaced", hint="another driver runs this job")
         return told.token
 
-    def end(self, record: UpkeepEnded) -> int:
+    def end(self, record: MaintenanceEnded) -> int:
         """Append the end of a lease and return its row's number. A repeated call changes nothing.
 
         Raises `Fenced` if there is a newer lease.
@@ -65,18 +65,18 @@ class UpkeepLog:
         def propose(log_state: LogState) -> NewRow | None:
             _fence(log_state, record.token)
             # An earlier attempt with an unknown outcome may have ended the lease.
-            over = log_state.upkeep is not None and log_state.upkeep.ended is not None
+            over = log_state.maintenance is not None and log_state.maintenance.ended is not None
             return None if over else row_of(record, record.incarnation, record.epoch)
 
         self._log.append(propose)
-        told = self._log.state().upkeep
+        told = self._log.state().maintenance
         return told.ended_token if told is not None and told.token == record.token else 0
 
     def fence(self, token: int) -> LogState:
         """Return the current state of the log. Raises `Fenced` if lease `token` is not the newest one, or has ended."""
         log_state = self._log.state()
         _fence(log_state, token)
-        if log_state.upkeep is None or log_state.upkeep.ended is not None:
+        if log_state.maintenance is None or log_state.maintenance.ended is not None:
             raise Fenced(f"checkpoint lease {token} is over", hint="nothing is to be done: it is done again by others")
         return log_state
 
@@ -91,7 +91,7 @@ def under_lease(store: Store, token: int, policy: Retention, guard: Guard) -> tu
 
     Raises `Fenced`, and the errors of `guard`, which is called before each table.
     """
-    rows = UpkeepLog(store.log)
+    rows = MaintenanceLog(store.log)
 
     def fenced() -> None:
         # Read before each table: a holder that was replaced stops early. What it still does is repeated by its
@@ -152,7 +152,7 @@ def _checks(
         yield f"{place.uri}/{file.path}", partial(compare, place, file, **where)
 
 
-def _newest_is(told: UpkeepEntry | None, record: UpkeepLeased) -> bool:
+def _newest_is(told: MaintenanceEntry | None, record: MaintenanceLeased) -> bool:
     """Return True if `record` is the newest lease, also if it has ended.
 
     A clock reading identifies a lease: no two leases of an author share one.
@@ -165,7 +165,7 @@ def _newest_is(told: UpkeepEntry | None, record: UpkeepLeased) -> bool:
 
 
 def _fence(log_state: LogState, token: int) -> None:
-    newest = 0 if log_state.upkeep is None else log_state.upkeep.token
+    newest = 0 if log_state.maintenance is None else log_state.maintenance.token
     if newest != token:
         raise Fenced(
             f"checkpoint lease {token} was replaced by {newest}", hint="nothing is to be done: another one has it"

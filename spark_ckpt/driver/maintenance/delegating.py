@@ -12,26 +12,26 @@ from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.lease.delegation import SETTINGS, Delegation, StandbyReport, turns_of
 from checkpoint_protocols.lease.messages import Lease, Terms
 from checkpoint_protocols.lease.rotation import DRAWS
-from spark_ckpt.epochs.records import UpkeepLeased, UpkeepTurn
+from spark_ckpt.epochs.records import MaintenanceLeased, MaintenanceTurn
 from spark_ckpt.errors import StoreOutage
-from spark_ckpt.events.listener import UpkeepEvent
+from spark_ckpt.events.listener import MaintenanceEvent
 from spark_ckpt.store.holder import runs_here
+from spark_ckpt.store.maintenance_lease import MaintenanceLog
 from spark_ckpt.store.standbys import StandbyNote, Standbys
-from spark_ckpt.store.upkeep import UpkeepLog
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
-    from spark_ckpt.epochs.log_state import LogState, UpkeepEntry
+    from spark_ckpt.epochs.log_state import LogState, MaintenanceEntry
     from spark_ckpt.epochs.records import Manifest
 
 _log = logging.getLogger(__name__)
 LOOK_S = 1.0
 """Seconds between two reads of the standbys' notes: one request to list them, and one for each."""
 
-Say = Callable[[UpkeepEvent], None]
+Say = Callable[[MaintenanceEvent], None]
 
 
-class Duty:
+class MaintenanceDelegation:
     """Maintenance of one incarnation; used by one thread at a time.
 
     It reads notes at most every `LOOK_S` seconds, and if there is work. `say`: receives events for listeners.
@@ -59,7 +59,7 @@ class Duty:
             _log.warning("job=%s incarnation=%d %s: %s", self._job, self._incarnation, note.what, note.detail)
         if ours and self._is_left:
             self._is_left = False
-            self._say(UpkeepEvent(self._job, "revoked", 0, "", why="no standby is left"))
+            self._say(MaintenanceEvent(self._job, "revoked", 0, "", why="no standby is left"))
         return ours
 
     def is_done(self, manifest: Manifest) -> bool:
@@ -105,26 +105,35 @@ class Duty:
 
     def _delegation(self) -> Delegation:
         if self._rules is None:
-            upkeep = self._log.state().upkeep
+            maintenance = self._log.state().maintenance
             # A lease of the last driver may still be held: until it ends, this one gives no other.
-            inherited = None if upkeep is None or upkeep.ended is not None else lease_of(upkeep)
-            turns = {} if upkeep is None else _turns_in(upkeep.lease.turns)
+            inherited = None if maintenance is None or maintenance.ended is not None else lease_of(maintenance)
+            turns = {} if maintenance is None else _turns_in(maintenance.lease.turns)
             self._rules = Delegation(self._incarnation, SETTINGS, inherited, turns_of(turns), _now_ms())
         return self._rules
 
     def _take_in(self, log_state: LogState, rules: Delegation) -> None:
-        upkeep = log_state.upkeep
-        if upkeep is None or upkeep.ended is None or rules.out is None or rules.out.token != upkeep.token:
+        maintenance = log_state.maintenance
+        if (
+            maintenance is None
+            or maintenance.ended is None
+            or rules.out is None
+            or rules.out.token != maintenance.token
+        ):
             return
-        ended = upkeep.ended
-        rules.ended(lease_of(upkeep), upkeep.ended_token, ended.clock_ms, bool(ended.failure), _now_ms())
+        ended = maintenance.ended
+        rules.ended(lease_of(maintenance), maintenance.ended_token, ended.clock_ms, bool(ended.failure), _now_ms())
         if ended.failure:
-            _log.warning("job=%s standby %s gave the upkeep back: %s", self._job, upkeep.lease.holder, ended.failure)
+            _log.warning(
+                "job=%s standby %s gave the maintenance back: %s", self._job, maintenance.lease.holder, ended.failure
+            )
             return
         self._done = max(self._done, (ended.incarnation, ended.epoch))
         if ended.damage:
             self._say(
-                UpkeepEvent(self._job, "found damage", upkeep.token, upkeep.lease.holder, ended.epoch, ended.damage)
+                MaintenanceEvent(
+                    self._job, "found damage", maintenance.token, maintenance.lease.holder, ended.epoch, ended.damage
+                )
             )
 
     def _lease(self) -> None:
@@ -133,27 +142,27 @@ class Duty:
         if terms is None:
             return
         # The token is the row's number in the log, so it grows with each lease and needs no counter of its own.
-        token = UpkeepLog(self._log).lease(_record(self._incarnation, terms, rules))
+        token = MaintenanceLog(self._log).lease(_record(self._incarnation, terms, rules))
         rules.chosen(token, _now_ms())
-        self._say(UpkeepEvent(self._job, "leased", token, terms.holder))
+        self._say(MaintenanceEvent(self._job, "leased", token, terms.holder))
 
 
-def lease_of(told: UpkeepEntry) -> Lease:
+def lease_of(told: MaintenanceEntry) -> Lease:
     """Return a lease of the log as the lease machines represent it."""
     lease = told.lease
     terms = Terms(ProcessId(lease.holder), lease.boot, lease.reported_ms, lease.budget_ms, lease.ttl_ms)
     return Lease(told.token, terms)
 
 
-def _record(incarnation: int, terms: Terms, rules: Delegation) -> UpkeepLeased:
-    turns = {str(node): UpkeepTurn(since=turn.since, ttl_ms=turn.ttl_ms) for node, turn in rules.turns.items()}
-    return UpkeepLeased(
+def _record(incarnation: int, terms: Terms, rules: Delegation) -> MaintenanceLeased:
+    turns = {str(node): MaintenanceTurn(since=turn.since, ttl_ms=turn.ttl_ms) for node, turn in rules.turns.items()}
+    return MaintenanceLeased(
         incarnation=incarnation, holder=terms.holder, boot=terms.boot, reported_ms=terms.reported_ms,
         budget_ms=terms.budget_ms, ttl_ms=terms.ttl_ms, turns=turns,
     )  # fmt: skip
 
 
-def _turns_in(turns: Mapping[str, UpkeepTurn]) -> Mapping[str, tuple[int, int]]:
+def _turns_in(turns: Mapping[str, MaintenanceTurn]) -> Mapping[str, tuple[int, int]]:
     return {node: (turn.since, turn.ttl_ms) for node, turn in turns.items()}
 
 

@@ -16,7 +16,7 @@ from spark_ckpt_kafka.publishing import ShardPublisher, ShardRequest, ShardResul
 from spark_ckpt_kafka.transaction import Transaction
 
 from spark_ckpt import failpoints
-from spark_ckpt.connector_parts.sent_ahead import SentAhead
+from spark_ckpt.connector_parts.early_sends import SentEarly
 from spark_ckpt.errors import CkptError, EpochDamaged
 from spark_ckpt.failpoints import FailpointHit
 from tests.kafka.early_commit import CommitsAtOnce
@@ -24,7 +24,7 @@ from tests.kafka.early_commit import CommitsAtOnce
 Made = Callable[..., World]
 HALF = ROWS // 2
 POINTS = (
-    "SENDING_AHEAD", "SENT_AHEAD", "MARKER_READ", "MID_SEND", "OFFSETS_SENT", "FLUSHED", "PRE_COMMIT", "PUBLISH_COMMITTED",
+    "SENDING_EARLY", "SENT_EARLY", "MARKER_READ", "MID_SEND", "OFFSETS_SENT", "FLUSHED", "PRE_COMMIT", "PUBLISH_COMMITTED",
 )  # fmt: skip
 
 
@@ -32,7 +32,7 @@ def test_early_sent_rows_become_visible_with_their_epoch_and_not_before(world: M
     one = world()
     publisher = one.publisher()
 
-    assert [publisher.send_ahead(one.in_parts(1, parts)) for parts in (1, HALF, HALF)] == [1, HALF - 1, 0]
+    assert [publisher.send_early(one.in_parts(1, parts)) for parts in (1, HALF, HALF)] == [1, HALF - 1, 0]
     shown = list(one.log.committed)
     published = publisher.publish(one.in_parts(1, ROWS))
 
@@ -47,7 +47,7 @@ def test_the_parts_of_a_publish_exclude_early_sends(world: Made, monkeypatch: py
     """Every read of the clock is a second later; the time of an early send is in no part. Other threads keep their clock."""
     one, now_s = world(), map(float, range(1000))
     publisher = one.publisher(lambda: 0.0)
-    publisher.send_ahead(one.in_parts(1, HALF))
+    publisher.send_early(one.in_parts(1, HALF))
     monkeypatch.setattr(publishing, "time", SimpleNamespace(monotonic=now_s.__next__))
 
     published = publisher.publish(one.in_parts(1, ROWS))
@@ -61,7 +61,7 @@ def test_nothing_is_initialised_while_rows_wait_in_an_open_transaction(world: Ma
     """An init aborts it, so neither the preparation of the next producer nor a heartbeat may come in between."""
     one = world()
     publisher = one.publisher()
-    publisher.send_ahead(one.in_parts(1, HALF))
+    publisher.send_early(one.in_parts(1, HALF))
 
     publisher.prepare()
 
@@ -87,11 +87,11 @@ def test_rows_sent_for_another_epoch_are_not_committed(
 ) -> None:
     one = world()
     publisher = one.publisher()
-    publisher.send_ahead(one.in_parts(1, HALF))
+    publisher.send_early(one.in_parts(1, HALF))
     wanted = replace(other(one), previous=0)
 
     if again:
-        publisher.send_ahead(wanted)
+        publisher.send_early(wanted)
     publisher.publish(wanted)
 
     due = one.expected(1) if wanted.epoch == 1 else [b"2:%d" % row for row in range(ROWS)]
@@ -102,10 +102,10 @@ def test_rows_sent_for_another_epoch_are_not_committed(
 def test_dropped_rows_are_sent_again(world: Made) -> None:
     one = world()
     publisher = one.publisher()
-    publisher.send_ahead(one.in_parts(1, HALF))
+    publisher.send_early(one.in_parts(1, HALF))
 
-    publisher.drop_ahead()
-    publisher.drop_ahead()
+    publisher.drop_early_send()
+    publisher.drop_early_send()
     publisher.prepare()
     publisher.publish(one.in_parts(1, ROWS))
 
@@ -118,28 +118,28 @@ def test_a_lane_aborts_a_transaction_that_is_open_for_half_its_timeout(world: Ma
     one, now_s = world(), [0.0]
     publisher = one.publisher(lambda: now_s[0])
     assert publisher.idle_s > 3600
-    publisher.send_ahead(one.in_parts(1, 1))
+    publisher.send_early(one.in_parts(1, 1))
     assert publisher.idle_s == 150
 
     now_s[0] = 150.0
     publisher.idle()
     assert one.log.aborted == 1
-    assert publisher.send_ahead(one.in_parts(1, HALF)) == 0
+    assert publisher.send_early(one.in_parts(1, HALF)) == 0
     publisher.publish(one.in_parts(1, ROWS))
 
     assert one.log.committed == one.expected(1)
-    assert publisher.send_ahead(one.in_parts(2, HALF)) == HALF
+    assert publisher.send_early(one.in_parts(2, HALF)) == HALF
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["published", "sent early, published"])
 def test_a_transaction_older_than_half_its_timeout_is_not_used(world: Made, again: bool) -> None:
     one, now_s = world(), [0.0]
     publisher = one.publisher(lambda: now_s[0])
-    publisher.send_ahead(one.in_parts(1, 1))
+    publisher.send_early(one.in_parts(1, 1))
     now_s[0] = 151.0
 
     if again:
-        assert publisher.send_ahead(one.in_parts(1, HALF)) == 0
+        assert publisher.send_early(one.in_parts(1, HALF)) == 0
     publisher.publish(one.in_parts(1, ROWS))
 
     assert one.log.committed == one.expected(1)
@@ -150,7 +150,7 @@ def test_a_transaction_that_was_lost_costs_an_attempt_and_no_row(world: Made) ->
     """It timed out at the broker, or another producer initialised the id."""
     one = world()
     publisher = one.publisher()
-    publisher.send_ahead(one.in_parts(1, HALF))
+    publisher.send_early(one.in_parts(1, HALF))
     one.log.newest += 1
 
     with pytest.raises(ProducerFailed):
@@ -164,7 +164,7 @@ def test_a_published_epoch_leaves_no_transaction_open(world: Made) -> None:
     one = world()
     one.attempt(1)
     publisher = one.publisher()
-    publisher.send_ahead(one.in_parts(1, HALF))
+    publisher.send_early(one.in_parts(1, HALF))
 
     again = publisher.publish(one.in_parts(1, ROWS))
 
@@ -179,7 +179,7 @@ def test_damage_is_found_before_a_row_is_sent(world: Made) -> None:
     (one.folder / request.parts[-1].path).write_bytes(b"other")
 
     with pytest.raises(EpochDamaged):
-        one.publisher().send_ahead(request)
+        one.publisher().send_early(request)
 
     assert one.log.sent == []
 
@@ -189,7 +189,7 @@ def test_an_undelivered_record_of_an_early_send_is_noticed(world: Made) -> None:
     one.log.drop_next_record = True
 
     with pytest.raises(ProducerFailed, match="acknowledged: 1 of 2"):
-        one.publisher().send_ahead(one.in_parts(1, HALF))
+        one.publisher().send_early(one.in_parts(1, HALF))
 
 
 Step = st.tuples(
@@ -211,12 +211,12 @@ class Driver:
             case "PREPARE":
                 self.publisher.prepare()
             case "DROP":
-                self.publisher.drop_ahead()
+                self.publisher.drop_early_send()
             case "NEW":
                 self.publisher = self.world.publisher()
         log.newest += what == "LOST"
         log.drop_next_record = what == "DROPPED_RECORD"
-        self.attempted(lambda: self.publisher.send_ahead(self.world.in_parts(epoch, parts)), what)
+        self.attempted(lambda: self.publisher.send_early(self.world.in_parts(epoch, parts)), what)
         log.drop_next_record = False
 
     def publish(self, epoch: int, what: str) -> bool:
@@ -280,10 +280,10 @@ class UsesAnyOpenTransaction(ShardPublisher):
     """A planted bug: does not compare the open rows with the epoch to publish."""
 
     def publish(self, request: ShardRequest, verified: Callable[[], None] = lambda: None) -> ShardResult:
-        transaction = self._ahead.transaction
+        transaction = self._early.transaction
         if transaction is not None and transaction.sent is not None:
             files = tuple(request.parts[: len(transaction.sent.files)])
-            transaction.sent = SentAhead(request.epoch, request.incarnation, files)
+            transaction.sent = SentEarly(request.epoch, request.incarnation, files)
         return super().publish(request, verified)
 
     def _check_delivered(self, delivered: int, request: ShardRequest) -> None:
@@ -295,8 +295,8 @@ class PreparesAnyway(ShardPublisher):
 
     def prepare(self) -> None:
         self._ready = self._ready or self._initialised()
-        if self._ahead.transaction is not None:
-            self._ahead.transaction.producer, self._ready = self._ready, None
+        if self._early.transaction is not None:
+            self._early.transaction.producer, self._ready = self._ready, None
 
     def _check_delivered(self, delivered: int, request: ShardRequest) -> None:
         pass
@@ -326,7 +326,7 @@ def test_a_planted_bug_is_found_by_its_rows(
 def test_a_planted_lane_that_uses_any_open_transaction_is_found(world: Made) -> None:
     one = world(UsesAnyOpenTransaction)
     publisher = one.publisher()
-    publisher.send_ahead(one.in_parts(1, HALF))
+    publisher.send_early(one.in_parts(1, HALF))
 
     publisher.publish(replace(one.in_parts(2, ROWS), previous=0))
 

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Protocol
 
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.lease.delegation import StandbyLease
-from spark_ckpt.driver.maintenance.duty import lease_of
+from spark_ckpt.driver.maintenance.delegating import lease_of
 from spark_ckpt.driver.maintenance.materializing import retention_of
-from spark_ckpt.epochs.records import UpkeepEnded
+from spark_ckpt.epochs.records import MaintenanceEnded
 from spark_ckpt.errors import CkptError, Fenced, StoreOutage
-from spark_ckpt.events.listener import UpkeepEvent
+from spark_ckpt.events.listener import MaintenanceEvent
 from spark_ckpt.store.holder import current_holder
+from spark_ckpt.store.maintenance_lease import MaintenanceLog, damage_of, under_lease
 from spark_ckpt.store.standbys import StandbyNote, Standbys
-from spark_ckpt.store.upkeep import UpkeepLog, damage_of, under_lease
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
-    from spark_ckpt.driver.maintenance.duty import Say
+    from spark_ckpt.driver.maintenance.delegating import Say
     from spark_ckpt.driver.standby.lookout import Lookout
     from spark_ckpt.epochs.log_state import LogState
 
@@ -51,11 +51,11 @@ class _TurnOver(Exception):
     """No further step: the turn's time is up, or the standby ends."""
 
 
-class Upkeep(threading.Thread):
+class StandbyMaintenance(threading.Thread):
     """Maintenance thread of the wait `name` of one standby. `lookout`: its view of the other driver."""
 
     def __init__(self, plan: JobPlan, name: str, lookout: Lookout, followed: Followed, say: Say) -> None:
-        super().__init__(name="ckpt-upkeep", daemon=True)
+        super().__init__(name="ckpt-standby-maintenance", daemon=True)
         self._plan = plan
         self._name = name
         self._lookout = lookout
@@ -63,7 +63,7 @@ class Upkeep(threading.Thread):
         self._say = say
         # A handle of this thread: a long read of retention must not hold up the takeover, which uses the run's.
         self._store = plan.store.reopened()
-        self._rows = UpkeepLog(self._store.log)
+        self._rows = MaintenanceLog(self._store.log)
         self._standbys = Standbys(self._store.location)
         self._holding = StandbyLease(ProcessId(name))
         self._whole: set[str] = set()
@@ -98,7 +98,7 @@ class Upkeep(threading.Thread):
             while not self._over.wait(LOOK_S):
                 self._step()
         except Exception:  # noqa: BLE001 - without this standby, the driver does the maintenance
-            _log.warning("job=%s standby: takes no part in the upkeep any more", self._plan.job, exc_info=True)
+            _log.warning("job=%s standby: takes no part in the maintenance any more", self._plan.job, exc_info=True)
         finally:
             with suppress(CkptError):
                 self._standbys.withdraw(self._name)
@@ -111,12 +111,12 @@ class Upkeep(threading.Thread):
         except CkptError as error:
             if not error.retriable:
                 raise
-            _log.warning("job=%s standby: no part in the upkeep for now: %s", self._plan.job, error)
+            _log.warning("job=%s standby: no part in the maintenance for now: %s", self._plan.job, error)
 
     def _look(self) -> bool:
         """Return true if a turn can begin."""
-        upkeep = self._lookout.log_state.upkeep
-        return self._holding.looked(None if upkeep is None else lease_of(upkeep), _now_ms())
+        maintenance = self._lookout.log_state.maintenance
+        return self._holding.looked(None if maintenance is None else lease_of(maintenance), _now_ms())
 
     def _turn(self) -> None:
         token = self._holding.begins(_now_ms())
@@ -131,7 +131,7 @@ class Upkeep(threading.Thread):
             self._holding.failed()
             self._tell_of("failed", token, 0, str(error))
             with suppress(Fenced):
-                self._rows.end(UpkeepEnded(token=token, failure=_in_short(str(error) or type(error).__name__)))
+                self._rows.end(MaintenanceEnded(token=token, failure=_in_short(str(error) or type(error).__name__)))
 
     def _work(self, token: int) -> None:
         kept = retention_of(self._plan.config)
@@ -140,7 +140,7 @@ class Upkeep(threading.Thread):
         # After its time another standby may have the lease, and the log would refuse the end anyway.
         if not self._holding.is_done(_now_ms()):
             raise _TurnOver("its time was up when it was done")
-        done = UpkeepEnded(
+        done = MaintenanceEnded(
             token=token,
             incarnation=log_state.incarnation,
             epoch=log_state.latest,
@@ -156,7 +156,7 @@ class Upkeep(threading.Thread):
         else:
             self._tell_of("failed", token, 0, "the log has another lease, or could not be asked")
 
-    def _is_admitted(self, done: UpkeepEnded) -> bool:
+    def _is_admitted(self, done: MaintenanceEnded) -> bool:
         """Record the turn in the log, which compares the token; return true if it accepts. Transient errors are
         retried.
         """
@@ -212,7 +212,7 @@ class Upkeep(threading.Thread):
         self._told, self._told_s = told, time.monotonic()
 
     def _tell_of(self, what: str, token: int, epoch: int, why: str = "") -> None:
-        self._say(UpkeepEvent(self._plan.job, what, token, self._name, epoch, why))
+        self._say(MaintenanceEvent(self._plan.job, what, token, self._name, epoch, why))
 
 
 def _in_short(text: str) -> str:

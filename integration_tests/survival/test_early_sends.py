@@ -14,11 +14,11 @@ from integration_tests.survival.job import KafkaJob
 from integration_tests.survival.kills import IN_CHILDREN, IN_DRIVER, IN_LANES_AHEAD, at_point, at_random
 
 pytestmark = [pytest.mark.kafka, pytest.mark.kill]
-AHEAD = ("--interval", "every batch", "--send-ahead", "--lanes", "2")
+AHEAD = ("--interval", "every batch", "--send-early", "--lanes", "2")
 SMALL_STEPS = ("--max-offsets", "1000")
 """No incarnation reaches the end of its input before it is killed."""
 RECORDS = 30_000
-AROUND_THE_DECISION = ("SENT_AHEAD", "EPOCH_COMMITTED", "COMMITTING")
+AROUND_THE_DECISION = ("SENT_EARLY", "EPOCH_COMMITTED", "COMMITTING")
 """Sent and uncommitted, committed and unpublished, half published. A long test has all other failpoints, and random moments."""
 EVERY_POINT = (*IN_LANES_AHEAD, *IN_DRIVER, *IN_CHILDREN)
 RANDOM_KILLS = 3
@@ -27,7 +27,7 @@ EPOCHS_MAX = 300
 LANE_POINTS = (*IN_LANES_AHEAD, *IN_CHILDREN[1:])
 
 
-@pytest.mark.long  # in the gate: integration_tests/kafka/test_publish_ahead.py, and test_kafka_to_kafka.py
+@pytest.mark.long  # in the gate: integration_tests/kafka/test_early_publish.py, and test_kafka_to_kafka.py
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("named", [AROUND_THE_DECISION, EVERY_POINT], ids=["decision", "every point"])
 def test_every_kill_leaves_every_record_exactly_once(
@@ -49,7 +49,7 @@ def test_every_kill_leaves_every_record_exactly_once(
     job.check_exact()
 
 
-@pytest.mark.long  # in the gate: integration_tests/kafka/test_publish_ahead.py, without Spark
+@pytest.mark.long  # in the gate: integration_tests/kafka/test_early_publish.py, without Spark
 def test_a_killed_publishing_process_costs_no_incarnation(job: KafkaJob, spark: SparkSession) -> None:
     """Killed once at each failpoint of early sends and publishes, in one incarnation. The machine determines the number of epochs:
     an epoch that is committed before its early send does not pass these failpoints."""
@@ -118,7 +118,7 @@ publishing.open_producer = lambda *what: CommitsWhatIsDelivered(opened(*what))
 """Planted bug: an early send is committed at once, and the marker with the commit of the epoch. Only a kill makes it visible."""
 
 
-@pytest.mark.long  # in the gate: integration_tests/kafka/test_publish_ahead.py and tests/simulator/ahead_bugs.py
+@pytest.mark.long  # in the gate: integration_tests/kafka/test_early_publish.py and tests/simulator/ahead_bugs.py
 def test_a_commit_before_the_decision_would_be_noticed(job: KafkaJob, spark: SparkSession, tmp_path: Path) -> None:
     bug = tmp_path / "bug"
     bug.mkdir()
@@ -126,7 +126,7 @@ def test_a_commit_before_the_decision_would_be_noticed(job: KafkaJob, spark: Spa
     environment = {"PYTHONPATH": os.pathsep.join([str(bug), *filter(None, sys.path)])}
     job.ledger.write(6_000)
 
-    job.live_and_die(at_point("SENT_AHEAD", job.lives.folder), *SMALL_STEPS, *AHEAD, environment=environment)
+    job.live_and_die(at_point("SENT_EARLY", job.lives.folder), *SMALL_STEPS, *AHEAD, environment=environment)
     job.lives.drain_on(spark, "--max-offsets", "20000")
 
     found = job.ledger.differences(job.output)
