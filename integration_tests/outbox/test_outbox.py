@@ -208,6 +208,24 @@ def test_output_mode_complete_is_refused_at_the_start(spark: SparkSession, place
         outbox.start(windows(spark, place.inbox).writeStream.outputMode("complete"))
 
 
+def test_a_second_start_is_refused_while_the_query_runs(spark: SparkSession, place: Place) -> None:
+    outbox, rows = place.outbox({"gold": DeltaSink(place.table("gold"))}), windows(spark, place.inbox)
+    query = outbox.start(rows.writeStream)
+    try:
+        with pytest.raises(ConfigInvalid, match="is running"):
+            outbox.start(rows.writeStream)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert run(outbox, rows) is None
+    assert place.rows("gold") == expected(FILES)
+
+
+def test_a_frame_in_place_of_a_writer_is_refused(spark: SparkSession, place: Place) -> None:
+    with pytest.raises(ConfigInvalid, match="takes a query's writer"):
+        place.outbox({"gold": DeltaSink(place.table("gold"))}).start(windows(spark, place.inbox))  # type: ignore[arg-type]
+
+
 def test_an_outbox_has_a_store_of_its_own(spark: SparkSession, place: Place) -> None:
     Store.open(place.store, "orders")
     with pytest.raises(StoreForeign, match="job 'orders'"):

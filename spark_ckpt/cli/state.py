@@ -12,7 +12,7 @@ import typer
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri, pairs
 from spark_ckpt.cli.output import datum, print_json, print_line, print_table
 from spark_ckpt.cli.sparks_rows import ReaderOptions, refuse_reader_options, sparks_rows_of
-from spark_ckpt.cli.state_copy import StateCopy
+from spark_ckpt.cli.state_copy import StateCopy, is_within
 from spark_ckpt.cli.stores import chosen_epoch, open_store_with_state
 from spark_ckpt.connector import Json
 from spark_ckpt.epochs.records import Manifest, SparkState
@@ -60,6 +60,8 @@ def state(
     opened = open_store_with_state(store, storage_option)
     number = chosen_epoch(opened.log.state(), epoch, savepoint)
     manifest = opened.log.manifest(number)
+    if to is not None and is_within(to, opened.location):
+        raise ConfigInvalid("the store keeps only its own tables", hint="name a table outside of the store", table=to)
     copy = None if to is None else StateCopy(to, operator, opened.id, pairs(storage_option, "--storage-option"))
     asked = _Asked(operator, number, pairs(key, "--key"), limit, copy, as_json)
     sparks = sparks_operator(manifest, operator)

@@ -12,6 +12,15 @@ from deltalake.exceptions import DeltaError
 from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.place import check_table_path
 from spark_ckpt.storage_errors import outage
+from spark_ckpt.store.location import Location
+
+
+def is_within(table: str, store: Location) -> bool:
+    """Return True if the table's place is the store's folder or below it."""
+    place = Location(table)
+    if place.local is not None and store.local is not None:
+        return place.local.resolve().is_relative_to(store.local.resolve())
+    return f"{place.uri.rstrip('/')}/".startswith(f"{store.uri.rstrip('/')}/")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ Their modules are loaded when a command runs: planning, in the same application,
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -162,5 +163,7 @@ def undo(plan: PlanFile, watch_s: Watch = 10, settle_s: Settle = 75, as_json: As
 def _settings(watch_s: float, settle_s: float, from_snapshot: Sequence[str]) -> ApplySettings:
     from spark_rewind.applying import ApplySettings
 
+    if math.isinf(watch_s) or math.isinf(settle_s):
+        raise typer.BadParameter("--watch-s and --settle-s are seconds, such as 10")
     now_ms, engine = time.time_ns() // 1_000_000, f"spark-ckpt/{version('spark-ckpt')}"
     return ApplySettings(partial(time.sleep, watch_s), now_ms, engine, from_snapshot, partial(time.sleep, settle_s))

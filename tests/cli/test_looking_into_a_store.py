@@ -314,3 +314,12 @@ def test_on_a_terminal_the_heading_is_bold_and_nothing_is_cut(world, tmp_path):
     assert run.returncode == 0
     assert "\x1b[1m" in text
     assert "unpublished" in text and "…" not in text
+
+
+@pytest.mark.parametrize("table", ["", "copy"], ids=["the store itself", "below it"])
+def test_a_copy_of_state_is_refused_within_the_store(command, world, tmp_path, table):
+    before = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    answer = command("state", uri(world), OPERATOR, "--to", str(Path(uri(world)) / table))
+    assert (answer.code, answer.out) == (2, "")
+    assert "name a table outside of the store" in answer.err
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == before

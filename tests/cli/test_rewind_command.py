@@ -148,6 +148,12 @@ def plan_file(lake: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     return file
 
 
+@pytest.mark.parametrize("option", ["--watch-s", "--settle-s"])
+def test_a_wait_without_an_end_is_refused(lake, plan_file, capsys, option):
+    assert exit_code(["rewind", "apply", str(plan_file), option, "inf"]) == 2
+    assert "are seconds, such as 10" in capsys.readouterr().err
+
+
 def test_a_plan_is_applied_and_its_steps_are_printed(lake, plan_file, capsys):
     assert exit_code(["rewind", "apply", str(plan_file), *AT_ONCE]) == 0
     text = capsys.readouterr().out
