@@ -25,7 +25,7 @@ from spark_ckpt.store.store import Store
 
 _ENDED_S, _TRIALS_A_QUERY = 600.0, 5
 _CONDITION = re.compile(r"\[(CKPT_[A-Z_]+)\]")
-_LEFT = re.compile(r"left behind: batch \d+ \(epoch (\d+)\), (\d+) rows")
+_LEFT = re.compile(r"abandoned: batch \d+ \(epoch (\d+)\), (\d+) rows")
 _RESTORE = re.compile(r"restore=(\d+)")
 
 

@@ -118,7 +118,7 @@ def test_the_demo_shows_its_drivers_progress_within_its_story(tmp_path: Path) ->
     assert run.returncode == 0, run.stderr + run.stdout
     first, second = run.stdout.index("== Second life"), run.stdout.index("== Looking inside")
     shown = run.stdout[first:second]
-    for expected in ("job flights, incarnation 2", "rows/s", "lag", "alignment", "barrier", "decided", "ended"):
+    for expected in ("job flights, incarnation 2", "rows/s", "lag", "alignment", "barrier", "committed", "ended"):
         assert expected in shown
     assert "plain pandas says the same" in run.stdout
 

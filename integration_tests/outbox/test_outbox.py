@@ -121,7 +121,7 @@ def test_a_rewound_query_begins_a_branch_and_names_the_repeated_rows(
         assert run(place.outbox(sinks), windows(spark, place.inbox)) is None
     log = Store.open(place.store, "orders", kind="outbox").log
     left = [brief for brief in log.state().epochs if brief.incarnation == 1 and brief.spark_batch.number > 2]
-    warned = [record.getMessage() for record in caplog.records if "left behind" in record.getMessage()]
+    warned = [record.getMessage() for record in caplog.records if "abandoned" in record.getMessage()]
     assert [
         f"batch {each.spark_batch.number} (epoch {each.epoch})" in line
         for each, line in zip([brief for brief in left if brief.rows_out], warned, strict=True)

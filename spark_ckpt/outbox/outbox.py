@@ -141,13 +141,7 @@ class Outbox:
         `SinkInvalid` for rows that the query cannot compute or that a sink does not take, `QueryForeign`,
         `StoreForeign`. Errors of a batch end the query; `exception()` has the newest one.
         """
-        self._refuse_running()
-        if not hasattr(writer, "foreachBatch"):
-            raise ConfigInvalid(
-                f"start takes a query's writer, not {type(writer).__name__}", hint="out.start(frame.writeStream)"
-            )
-        if output_mode_of(writer) == "complete":
-            refuse_complete()
+        self._refuse_unfit(writer)
         # An outbox for the format takes the writer's checkpoint and has none of its own: this raises for it.
         checkpoint_location(self._settings.checkpoint, {})
         _refuse_others(writer, self._settings)
@@ -176,7 +170,11 @@ class Outbox:
             function.query = query
         return query
 
-    def _refuse_running(self) -> None:
+    def _refuse_unfit(self, writer: Writer) -> None:
+        if not hasattr(writer, "foreachBatch"):
+            raise ConfigInvalid(
+                f"start takes a query's writer, not {type(writer).__name__}", hint="out.start(frame.writeStream)"
+            )
         # A second start would close the publishers of the running query, and fence it.
         query = None if self._function is None else self._function.query
         if query is not None and query.isActive:
@@ -184,6 +182,8 @@ class Outbox:
                 f"the query of outbox '{self._settings.name}' is running",
                 hint="stop it first: query.stop(); a query of its own needs an outbox of its own",
             )
+        if output_mode_of(writer) == "complete":
+            refuse_complete()
 
     def _refuse_remote(self) -> None:
         """Raise `ConfigInvalid` for what needs the process of the query's driver."""

@@ -365,12 +365,12 @@ class OutboxRun:
             if left.maybe:
                 said += f", perhaps by {', '.join(left.maybe)}"
             _log.warning(
-                "outbox=%s: not published: batch %d (epoch %d), %d rows, %s",
+                "outbox=%s: abandoned: batch %d (epoch %d), %d rows, %s",
                 name, left.batch, left.epoch, left.rows, said,
             )  # fmt: skip
         if effect.dropped:
             _log.warning(
-                "outbox=%s: not published, too: every epoch up to %d, which retention dropped", name, effect.dropped
+                "outbox=%s: abandoned, too: every epoch up to %d, which retention dropped", name, effect.dropped
             )
 
     def _run_plan(self, effect: RunPlan, batch: CalledBatch) -> Staged:
