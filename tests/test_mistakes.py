@@ -121,7 +121,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, str]] = {
     "Spark's acks": (
         lambda: KafkaSink(SERVERS, "t", options={"kafka.acks": "1"}),
         "CONFIG_INVALID",
-        "acks=all",
+        "acknowledged by all replicas",
     ),
     "Kafka's transactional id": (
         lambda: KafkaSink(SERVERS, "t", options={"transactional.id": "x"}),

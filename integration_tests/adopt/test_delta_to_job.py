@@ -120,7 +120,7 @@ class World:
     def rows_behind(self, position: Position) -> int:
         """Rows of `bronze` that a source at this position would read."""
         newest = DeltaTable(self.bronze).version()
-        history = History(self.bronze, {}, "fail", [])
+        history = History(self.bronze, {}, "fail", [], newest)
         _, files = history.take(position, Bounds(last_version=newest))
         return sum(pq.read_metadata(Path(self.bronze) / file.path).num_rows for file in files)
 

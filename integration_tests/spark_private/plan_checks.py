@@ -45,7 +45,8 @@ def _(spark: SparkSession) -> None:
     loader = jvm_of(spark).org.apache.spark.util.Utils
     leaves = {plans.REFERENCE_NODE, plans.TEMPLATE_NODE, plans.JOIN_NODE}
     for name in plans.STATELESS_NODES | plans.STATEFUL_NODES.keys() | plans.EVENT_TIME_NODES | leaves:
-        full = f"org.apache.spark.sql.catalyst.plans.logical.{name}"
+        package = "expressions" if name == plans.PIPE_NODE else "plans.logical"
+        full = f"org.apache.spark.sql.catalyst.{package}.{name}"
         assert loader.classForName(full, True, True).getSimpleName() == name
 
 

@@ -46,6 +46,7 @@ from spark_ckpt.spark_internals.arrow_types import arrow_schema_of, spark_schema
 from spark_ckpt.spark_internals.batch_action import Interrupted
 from spark_ckpt.spark_internals.captured_errors import causes_of, message_of, without_plan
 from spark_ckpt.spark_internals.jvm import (
+    activate,
     frame_of,
     is_a,
     items_of,
@@ -115,6 +116,17 @@ def _(spark: SparkSession) -> None:
 @of("SparkSession._jsparkSession")
 def _(spark: SparkSession) -> None:
     assert kind_of(java_session(spark)) == "SparkSession"
+
+
+@of("SparkSession.setActiveSession")
+def _(spark: SparkSession) -> None:
+    other = spark.newSession()
+    try:
+        activate(other)
+        active = jvm_of(spark).org.apache.spark.sql.classic.SparkSession.getActiveSession().get()
+        assert active.equals(java_session(other))
+    finally:
+        activate(spark)
 
 
 @of("DataFrame._jdf", "classic.dataframe.DataFrame")

@@ -89,6 +89,8 @@ NAMES = (
     ),
 )  # fmt: skip
 
+PIPE_NODE = "PipeOperator"
+"""Mark of a step after `|>`, in Spark's package of expressions. The optimiser removes it."""
 STATELESS_NODES = frozenset(
     {
         *("Project", "Filter", "Generate", "Expand", "Unpivot", "DataFrameDropColumns", "Union", "Join", "LateralJoin"),
@@ -96,8 +98,8 @@ STATELESS_NODES = frozenset(
         *("DeserializeToObject", "SerializeFromObject", "AppendColumns"),
         *("Repartition", "RepartitionByExpression", "RebalancePartitions", "ResolvedHint", "CollectMetrics"),
         *("SubqueryAlias", "View", "WithCTE", "CTERelationDef", "CTERelationRef"),
-        # Marks of SQL, which the optimiser removes: a step after `|>`, the body of a table function in SQL.
-        *("PipeOperator", "SQLFunctionNode"),
+        # The body of a table function in SQL: a mark that the optimiser removes, too.
+        *(PIPE_NODE, "SQLFunctionNode"),
     }
 )
 """Logical nodes, by class name, that keep nothing from row to row. A join is one if only one side is a stream."""

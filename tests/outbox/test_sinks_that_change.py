@@ -52,4 +52,4 @@ def test_a_sink_is_taken_out_once_it_has_every_epoch(tmp_path: Path) -> None:
     run = OutboxRun(without)
     assert run.call(Rows(3, [(3, 6)])) is BatchVerdict.NEW
     run.close()
-    assert not any(map(world.log().state().awaited, SINKS))
+    assert not any(map(world.log().state().unsettled, SINKS))
