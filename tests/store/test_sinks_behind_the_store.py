@@ -90,6 +90,16 @@ def test_a_start_publishes_lost_epochs_without_rows_again(tmp_path: Path) -> Non
     assert [manifest.epoch for manifest in point.unpublished[SINK]] == [1, 2]
 
 
+def test_a_start_publishes_no_epoch_without_rows_again_to_a_sink_with_a_marker(tmp_path: Path) -> None:
+    """A Delta table gets no commit for such an epoch: after an idle night a start would publish hundreds of them again."""
+    world = World(tmp_path / "empty")
+    world.begin()
+    for acked in (0, 1, 2):
+        world.commit(world.manifest(stage=False).model_copy(update={"acks": world.acks(acked) if acked else ()}))
+
+    assert sinks_taken_back(bound(1), world.store, "latest", frozenset()) == {}
+
+
 def test_the_log_keeps_the_required_epoch_of_a_sink_after_retention(world: World) -> None:
     for acked in range(4, 12):
         world.commit(world.manifest(stage=False).model_copy(update={"acks": world.acks(acked)}))
