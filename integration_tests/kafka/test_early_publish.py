@@ -139,7 +139,7 @@ def test_a_transaction_that_timed_out_at_the_broker_does_not_count_as_committed(
     short = {"transaction.timeout.ms": 2000, "delivery.timeout.ms": 900, "request.timeout.ms": 400}
     epoch = staged(1)
     lane, request = _lane(cluster, epoch, options=short)
-    lane.send_early(_ahead_of(epoch))
+    lane.send_early(_early_of(epoch))
     partitions = cluster.control.partitions([cluster.topic])
     wait_for(lambda: cluster.is_settled(partitions), "the broker aborts the transaction", 40)
 
@@ -154,7 +154,7 @@ def test_a_transaction_that_timed_out_at_the_broker_does_not_count_as_committed(
 def test_a_commit_before_the_decision_would_be_noticed(cluster: Cluster, staged: Stages) -> None:
     dead, whole = staged(1, rows=100), staged(1)
     lane, _ = _lane(cluster, dead, CommitsAtOnce)
-    lane.send_early(_ahead_of(dead))
+    lane.send_early(_early_of(dead))
 
     publish(cluster.publisher(2), 1, whole)
 
@@ -173,6 +173,6 @@ def _lane(
     return kind(settings, lambda: None, lambda: 0.0), request
 
 
-def _ahead_of(staged: Staged) -> ShardRequest:
+def _early_of(staged: Staged) -> ShardRequest:
     [(_, request)] = early_requests(ahead(1, staged), 1, 1)
     return request

@@ -156,7 +156,7 @@ class SinkLane(threading.Thread):
         itself.
         """
         try:
-            publisher = _ahead_of(self._opened())
+            publisher = _early_of(self._opened())
             # Set before the call: a send that fails half way has left rows in the transaction.
             self._early = True
             return EarlySendEnded(self.sink, staged.epoch, publisher.send_early(staged))
@@ -255,7 +255,7 @@ def _parts_ms(detail: Mapping[str, Json]) -> dict[str, int]:
     return {name: ms for name, ms in told.items() if isinstance(ms, int)} if isinstance(told, Mapping) else {}
 
 
-def _ahead_of(publisher: Publisher) -> EarlyPublisher:
+def _early_of(publisher: Publisher) -> EarlyPublisher:
     if not isinstance(publisher, EarlyPublisher):
         raise PublishFailed("the sink supports early sends, its publisher does not")
     return publisher

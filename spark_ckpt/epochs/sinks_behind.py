@@ -53,10 +53,11 @@ def endpoints_now(log_state: LogState, read: Read) -> Mapping[str, SinkIdentity]
 
 def lacking_after(found: Iterable[Behind], log_state: LogState, read: Read) -> dict[str, int]:
     """Return per sink the epoch after which it lacks rows: its newest one, or the last before it replaced another endpoint."""
-    now = endpoints_now(log_state, read)
+    late = list(found)
+    now = endpoints_now(log_state, read) if late else {}  # a start without a late sink reads no manifest for it
     # Epochs before a replacement are no rows of this endpoint. Counted as lost, they would be due to it, and no start could
     # publish them.
-    after = {each.sink: max(each.has, now[each.sink].after if each.sink in now else 0) for each in found}
+    after = {each.sink: max(each.has, now[each.sink].after if each.sink in now else 0) for each in late}
     return {sink: epoch for sink, epoch in after.items() if epoch < log_state.acked.get(sink, 0)}
 
 

@@ -43,13 +43,13 @@ class MaintenanceDelegation:
 
 
 @pytest.fixture
-def duty():
+def delegation():
     return MaintenanceDelegation()
 
 
 @pytest.fixture
-def shown(monkeypatch, duty, request):
-    monkeypatch.setattr(materializing, "MaintenanceDelegation", lambda *of: duty)
+def shown(monkeypatch, delegation, request):
+    monkeypatch.setattr(materializing, "MaintenanceDelegation", lambda *of: delegation)
     monkeypatch.setattr(
         materializing, "InputRetention", lambda plan: SimpleNamespace(follow=lambda report: None, hold=lambda: None)
     )
@@ -88,11 +88,13 @@ def test_closing_does_not_wait_for_the_pause_between_epochs(monkeypatch, shown):
 
 
 @pytest.mark.parametrize(("shown", "looks"), [(1_000, True), (None, False)], indirect=["shown"])
-def test_a_driver_without_work_looks_for_standbys_only_if_they_make_its_epochs_shorter(monkeypatch, duty, shown, looks):
+def test_a_driver_without_work_looks_for_standbys_only_if_they_make_its_epochs_shorter(
+    monkeypatch, delegation, shown, looks
+):
     monkeypatch.setattr(materializing, "WATCH_S", 0.01)
     store, ask, thread = shown
     ask(1)
-    assert duty.has_looked.wait(WAIT_S) if looks else store.first.wait(WAIT_S)
+    assert delegation.has_looked.wait(WAIT_S) if looks else store.first.wait(WAIT_S)
     thread.close()
     thread.join(WAIT_S)
-    assert (duty.looks > 0) == looks
+    assert (delegation.looks > 0) == looks
