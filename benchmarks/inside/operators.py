@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,7 +40,7 @@ class Store:
     def __init__(self) -> None:
         self.files: dict[str, pa.Table] = {}
 
-    def read_range(self, file: RangeRef, rows: int, **where: object) -> pa.Table:
+    def read_range(self, file: RangeRef, rows: int, columns: Sequence[str] | None = None, **where: object) -> pa.Table:
         return self.files[file.path]
 
 

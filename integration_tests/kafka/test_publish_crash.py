@@ -66,7 +66,7 @@ def test_a_frozen_publishing_process_is_killed_and_replaced(
     cluster: Cluster, staged: Callable[..., Staged], failpoint: Callable[[str], None]
 ) -> None:
     failpoint("FLUSHED:stop")
-    publisher = cluster.publisher(stall_s=2.0)
+    publisher = cluster.publisher(stall_s=10.0)
     epoch = staged(1)
 
     publish(publisher, 1, epoch)

@@ -149,8 +149,10 @@ class Location:
             raise
         return _with_rows(table, rows, file.path, {**where, "location": self.uri})
 
-    def read_range(self, part: CommittedRange, rows: int, **where: object) -> pa.Table:
-        """Read the range of a committed state file with `rows` rows, in one request.
+    def read_range(
+        self, part: CommittedRange, rows: int, columns: Sequence[str] | None = None, **where: object
+    ) -> pa.Table:
+        """Read the range of a committed state file with `rows` rows, in one request; of `columns` those that it has.
 
         Nothing is decoded before its bytes are verified. Raises `EpochDamaged` with the context `where`, a `StoreOutage`.
         """
@@ -163,7 +165,7 @@ class Location:
             content = source.read(there)
             check_bytes(part, content, location=self.uri)
             with ranges.opened(content, part.offset) as parquet:
-                table = parquet.read()
+                table = parquet.read(columns)
         except EpochDamaged as error:
             error.context = {**where, "expected": f"{part.size_bytes} bytes at {part.offset}", **error.context}
             raise

@@ -75,6 +75,11 @@ class StateSchema:
         }
         return pa.schema([*self.key, *self.state, *(pa.field(name, kind) for name, kind in types.items())])
 
+    @cached_property
+    def read(self) -> pa.Schema:
+        """The columns of a state file that a key table is made of. The others describe the whole file: no start decodes them."""
+        return pa.schema([field for field in self.stored if field.name not in (KEY_GROUP, EPOCH)])
+
 
 def state_schema(key: StructType, state: StructType) -> StateSchema:
     """Check an operator's schemas and translate them to Arrow.

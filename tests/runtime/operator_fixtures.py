@@ -23,7 +23,7 @@ class MemoryStore:
         self.files: dict[str, pa.Table] = {}
         self.reads: list[str] = []
 
-    def read_range(self, file: RangeRef, rows: int, **where: object) -> pa.Table:
+    def read_range(self, file: RangeRef, rows: int, columns: Sequence[str] | None = None, **where: object) -> pa.Table:
         self.reads.append(file.path)
         return self.files[file.path]
 

@@ -105,7 +105,8 @@ class Dealing:
         return merged([*tables, empty], self._schema, drop_deletes=True)
 
     def _read(self, part: RangeRef) -> pa.Table:
-        return self._location.read_range(part, part.rows, epoch=part.epoch, operator=self._snapshot.operator)
+        columns = self._schema.read.names
+        return self._location.read_range(part, part.rows, columns, epoch=part.epoch, operator=self._snapshot.operator)
 
     def _written(self, number: int, rows: KeyTable, groups: Int64s, target: Location) -> StateFile:
         epoch = self._point.last + 1

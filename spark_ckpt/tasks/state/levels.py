@@ -14,7 +14,7 @@ import struct
 import uuid
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -65,15 +65,15 @@ def range_ref(file: StateFile, key_group: int) -> RangeRef:
 class TableReader(Protocol):
     """The part of the store's `Location` that levels need."""
 
-    def read_range(self, part: RangeRef, rows: int, **where: object) -> pa.Table:
-        """Read the range, with all of its bytes verified before decoding. Raises `EpochDamaged`."""
+    def read_range(self, part: RangeRef, rows: int, columns: Sequence[str] | None = None, **where: object) -> pa.Table:
+        """Read `columns` of the range, with all of its bytes verified before decoding. Raises `EpochDamaged`."""
 
 
 Files = tuple[RangeRef, ...]
 
-_HEADER = struct.Struct("<8sHxxIQ40x")
+_TRAILER = struct.Struct("<8sHxxIQ40x")
 _MAGIC = b"ckptlvl\0"
-_FORMAT = 1
+_FORMAT = 2
 _OPEN_TABLES = 512
 OpenLevels = OrderedDict[str, KeyTable]
 _open: OpenLevels = OrderedDict()
@@ -102,7 +102,7 @@ def from_stored(table: pa.Table, schema: StateSchema) -> KeyTable:
             f"state files have no column {missing[0]!r}",
             hint="an operator's key columns cannot change; give the changed operator a new name",
         )
-    known = conform(table, schema.stored)
+    known = conform(table, schema.read)
     ops = pc.equal(known.column(OP), pa.scalar(OP_NAMES[DELETE])).cast(pa.int8())
     timeouts = pc.fill_null(known.column(TIMEOUT), pa.scalar(NO_TIMEOUT, pa.int64()))
     columns = [known.column(name) for name in (KEY_HASH, *schema.key.names, *schema.state.names)]
@@ -162,9 +162,7 @@ class LevelCache:
         """Keep `level` as the local copy of `files`. A full disk costs speed, not the epoch."""
         path = self._path(files)
         with contextlib.suppress(OSError):
-            _write(path, level.table)
-            # The mapped copy takes the place of the one in memory: all workers of the host share its pages.
-            level = self._mapped(path) or level
+            level = key_table(_write(path, level.table), self._schema)
         return self._remember(path, level)
 
     def discard(self, files: Files) -> None:
@@ -258,7 +256,8 @@ class LevelCache:
         Merging relies on it, and a writer's bug would otherwise surface much later.
         """
         where: dict[str, object] = {"epoch": ref.epoch, "operator": self._operator}
-        level = from_stored(self._source.read_range(ref, ref.rows, **where), self._schema)
+        stored = self._source.read_range(ref, ref.rows, self._schema.read.names, **where)
+        level = from_stored(stored, self._schema)
         if level.has_a_key_twice():
             raise damaged(ref.path, "has a key twice", **where)
         return level
@@ -269,21 +268,21 @@ def _make_folder(path: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def _write(path: Path, table: pa.Table) -> None:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write(table)
-    body = sink.getvalue()
+def _write(path: Path, table: pa.Table) -> pa.Table:
+    """Write a level's file; return the table as views into the mapped file, whose pages all workers of the host share."""
     _make_folder(path)
     part = path.with_suffix(f".level-{uuid.uuid4().hex}")
     try:
-        with part.open("wb") as out:
-            out.write(_HEADER.pack(_MAGIC, _FORMAT, zlib.crc32(body), len(body)))
-            out.write(body)
+        with pa.OSFile(str(part), "wb") as out, pa.ipc.new_file(out, table.schema) as writer:
+            writer.write(table)
+        body = _map(part)
+        with part.open("ab") as out:
+            out.write(_TRAILER.pack(_MAGIC, _FORMAT, zlib.crc32(body), body.size))
         # no fsync: a level damaged by a crash fails its checksum and is rebuilt
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+    return pa.ipc.open_file(body).read_all()
 
 
 def _read(path: Path) -> pa.Table:
@@ -291,13 +290,17 @@ def _read(path: Path) -> pa.Table:
 
     Raises `ValueError` (as `ArrowInvalid`) if damaged.
     """
-    # Closing the map keeps the buffer: Arrow holds the pages as long as a table uses them.
-    with pa.memory_map(str(path)) as mapped:
-        whole = mapped.read_buffer()
-    if whole.size < _HEADER.size:
+    whole = _map(path)
+    if whole.size < _TRAILER.size:
         raise ValueError("short")
-    magic, version, crc, size = _HEADER.unpack(whole.slice(0, _HEADER.size))
-    body = whole.slice(_HEADER.size)
+    body = whole.slice(0, whole.size - _TRAILER.size)
+    magic, version, crc, size = _TRAILER.unpack(whole.slice(body.size))
     if (magic, version, size) != (_MAGIC, _FORMAT, body.size) or zlib.crc32(body) != crc:
         raise ValueError("damaged")
     return pa.ipc.open_file(body).read_all()
+
+
+def _map(path: Path) -> pa.Buffer:
+    # Closing the map keeps the buffer: Arrow holds the pages as long as a table uses them.
+    with pa.memory_map(str(path)) as mapped:
+        return mapped.read_buffer()
