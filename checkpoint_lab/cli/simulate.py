@@ -20,7 +20,7 @@ from checkpoint_protocols.machine import ProtocolViolation
 from checkpoint_protocols.menu import MENU
 from spark_ckpt.cli.command_session import spark_for
 from spark_ckpt.cli.options import AsJson, Interval, ProtocolOptions, Timeout, pairs, process_at
-from spark_ckpt.cli.output import print_facts, print_json, print_line
+from spark_ckpt.cli.output import print_facts, print_json, print_line, write_file
 from spark_ckpt.connector import Json
 from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.wording import counted
@@ -127,7 +127,7 @@ OWN_OPTIONS = frozenset({"replay", "diagram", "everything", "as_json"})
 def write_recording(file: Path, scenario: sim.Scenario, outcome: sim.ScheduleOutcome) -> None:
     """Write every choice of the run and its moments to a file. Raises `ConfigInvalid`."""
     try:
-        file.write_text(recording(scenario, outcome.trace).as_text())
+        write_file(file, recording(scenario, outcome.trace).as_text())
     except OSError as error:
         raise ConfigInvalid(f"--record {file}: {error.strerror}", hint="name a file in a folder that exists") from error
 
@@ -370,7 +370,7 @@ def write_picture(diagram: Path, moments: Sequence[sim.Moment], title: str, told
     """Write the space-time diagram in the format of the file's suffix. Raises `ConfigInvalid`."""
     text = sim.svg(moments, title) if diagram.suffix == ".svg" else sim.html(moments, title, told)
     try:
-        diagram.write_text(text)
+        write_file(diagram, text)
     except OSError as error:
         raise ConfigInvalid(
             f"--diagram {diagram}: {error.strerror}", hint="name a file in a folder that exists"

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Annotated, NoReturn, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
 
 import typer
 from typer.core import TyperGroup
 
 import spark_ckpt
-from spark_ckpt.cli.output import flush, print_line
+from spark_ckpt.cli.output import flush, json_for, print_line, without_commands
 from spark_ckpt.cli.verbs import GROUPS, OTHER, find_verbs, verbs
 from spark_ckpt.errors import CkptError
+
+if TYPE_CHECKING:
+    from spark_ckpt.connector import Json
 
 INTERRUPTED = 130
 
@@ -91,6 +94,7 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
     Exits without finalising the interpreter. Arrow's threads may still release memory; without an interpreter they
     abort the process (exit code 134, in one of eight short runs).
     """
+    _replace_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a user's data may have characters that its encoding lacks
     code = exit_code(list(sys.argv[1:] if arguments is None else arguments))
@@ -99,13 +103,21 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
     os._exit(code)
 
 
+def _replace_closed_streams() -> None:
+    """Write into nothing where the caller has closed the stream (`>&-`, some daemons): Python has None there."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - until the end
+
+
 def exit_code(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code. Errors go to stderr, as JSON if the command has --json."""
     try:
         code = _ended(arguments)
         flush()
     except CkptError as error:
-        _tell(error, "--json" in arguments)
+        with contextlib.suppress(OSError):  # on a full disk the exit code still says it
+            _tell(error, "--json" in arguments)
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -122,8 +134,10 @@ def _ended(arguments: Sequence[str]) -> int:
 
 def _tell(error: CkptError, as_json: bool) -> None:
     if not as_json:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(without_commands(f"{error}\n"))
         return
-    context = {name: str(value) for name, value in error.context.items()}
-    fields = {"condition": error.condition, "what": error.what, "context": context, "hint": error.hint}
-    sys.stderr.write(json.dumps({"error": fields}, ensure_ascii=False) + "\n")
+    context: dict[str, Json] = {name: str(value) for name, value in error.context.items()}
+    fields: dict[str, Json] = {
+        "condition": error.condition, "what": error.what, "context": context, "hint": error.hint,
+    }  # fmt: skip
+    sys.stderr.write(json_for(sys.stderr, {"error": fields}) + "\n")

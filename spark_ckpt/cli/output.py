@@ -6,9 +6,11 @@ import codecs
 import datetime
 import json
 import sys
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -25,6 +27,9 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} 
     {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 )
 """A user's data may have characters that break a table, or that a terminal takes for a command."""
+_COMMANDS = {code: shown for code, shown in _CONTROLS.items() if code not in b"\n\t"}
+_JSON_COMMANDS = {code: f"\\u{code:04x}" for code in range(127, 160)}
+"""Control characters that JSON does not escape."""
 
 
 class Id(int):
@@ -35,14 +40,40 @@ class Id(int):
 
 def print_json(value: Json) -> None:
     """Print one JSON document on stdout."""
-    is_utf8 = codecs.lookup(sys.stdout.encoding or "ascii").name == "utf-8"
-    print_line(json.dumps(value, ensure_ascii=not is_utf8, indent=2, allow_nan=False))
+    print_line(json_for(sys.stdout, value, indent=2))
 
 
 def print_line(text: str = "") -> None:
-    """Print one line of text. Raises `ConfigInvalid` if stdout takes it not, for example on a full disk."""
+    """Print text, without commands for a terminal. Raises `ConfigInvalid` if stdout takes it not, for example on a full
+    disk.
+    """
     with _writes():
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(without_commands(text) + "\n")
+
+
+def without_commands(text: str) -> str:
+    """Return text of some lines with its other control characters escaped: it may quote a user's data."""
+    return text.translate(_COMMANDS)
+
+
+def json_for(stream: TextIO, value: Json, indent: int | None = None) -> str:
+    """Return JSON whose characters `stream` can encode."""
+    is_utf8 = codecs.lookup(stream.encoding or "ascii").name == "utf-8"
+    return json.dumps(value, ensure_ascii=not is_utf8, indent=indent, allow_nan=False).translate(_JSON_COMMANDS)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file as a whole: if the disk is full, an older file stays as it is. Raises OSError."""
+    if path.exists() and not path.is_file():  # for example /dev/stdout
+        path.write_text(text, encoding="utf-8")
+        return
+    target = path.resolve()
+    part = target.with_name(f".{uuid.uuid4().hex}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def flush() -> None:

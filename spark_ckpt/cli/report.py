@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
-from spark_ckpt.cli.output import print_json, print_line, size
+from spark_ckpt.cli.output import print_json, print_line, size, write_file
 from spark_ckpt.cli.stores import open_store
 from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.observability.page.report import report as drawn_report
@@ -28,7 +28,7 @@ def report(
     """
     text = drawn_report(open_store(store, storage_option), wall_ms())
     try:
-        output.write_text(text, encoding="utf-8")
+        write_file(output, text)
     except OSError as error:
         raise ConfigInvalid(f"{output} cannot be written: {error.strerror}", hint="give another --output") from error
     written = len(text.encode())

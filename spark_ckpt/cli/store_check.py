@@ -93,7 +93,7 @@ def _newest(store: Store, log_state: LogState) -> Finding:
     epoch = log_state.latest
     if not epoch:
         return Finding("newest epoch", "warn", f"the {log_state.kind} has none yet", first_epoch(log_state))
-    why = damages(store, [epoch], deep=False)[0][epoch]
+    why = damages(store, [epoch], deep=False)[0].get(epoch)
     if why is not None:
         return Finding("newest epoch", "fail", f"epoch {epoch}: {why}", "spark-ckpt verify STORE --deep")
     return Finding("newest epoch", "ok", f"epoch {epoch} of {utc(log_state.by_id[epoch].created_ms)} is whole")

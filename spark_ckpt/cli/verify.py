@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated
 
@@ -16,7 +17,7 @@ from spark_ckpt.cli.stores import open_store
 from spark_ckpt.connector import Json
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.sinks_behind import Behind
-from spark_ckpt.errors import EpochDamaged, FormatUnknown, PublishConflict
+from spark_ckpt.errors import EpochDamaged, EpochNotFound, FormatUnknown, PublishConflict
 from spark_ckpt.json_values import plain
 from spark_ckpt.store.store import Store
 
@@ -39,6 +40,8 @@ def verify(
     opened = open_store(store, storage_option)
     epochs = [brief.epoch for brief in opened.log.state().epochs] if epoch is None else [epoch]
     found, unchecked = damages(opened, epochs, deep)
+    if epoch is not None and not found:
+        opened.log.manifest(epoch)  # raises EpochNotFound
     # An epoch's own row is read with its files. The other rows are checked with all epochs.
     log = [error.what for error in opened.log.damages()] if deep and epoch is None else []
     late, unknown = sinks_behind(opened)
@@ -71,15 +74,20 @@ def verify(
 
 
 def damages(store: Store, epochs: Sequence[int], deep: bool) -> tuple[dict[int, str | None], list[str]]:
-    """Return the damage of each epoch, None if it is whole; and the sources whose files in the store cannot be
-    checked here.
+    """Return the damage of each epoch that the log still has at the end, None if it is whole; and the sources whose files in
+    the store cannot be checked here.
     """
     manifests: list[Manifest] = []
-    found = {epoch: _damage(store, epoch, deep, manifests) for epoch in epochs}
+    found: dict[int, str | None] = {}
+    for epoch in epochs:
+        with suppress(EpochNotFound):
+            found[epoch] = _damage(store, epoch, deep, manifests)
     memory = check_memory(store, manifests)
     for epoch, errors in memory.damage.items():
         found[epoch] = "; ".join(filter(None, [found[epoch], damage_text(errors.items())]))
-    return found, memory.unchecked
+    # A deep check takes minutes. Meanwhile the driver's retention drops epochs, and then deletes their files.
+    kept = store.log.state().by_id
+    return {epoch: why for epoch, why in found.items() if epoch in kept}, memory.unchecked
 
 
 def _damage(store: Store, epoch: int, deep: bool, read: list[Manifest]) -> str | None:

@@ -138,7 +138,11 @@ class StateTable:
         snapshot = self._log.manifest(epoch).operators.get(self.operator)
         if snapshot is None:
             raise EpochNotFound(f"epoch {epoch} has no state of operator '{self.operator}'")
-        return newest_rows([self._read(file) for file in snapshot.files], snapshot)
+        try:
+            return newest_rows([self._read(file) for file in snapshot.files], snapshot)
+        except EpochDamaged:
+            self._log.manifest(epoch)  # raises EpochNotFound if retention has dropped the epoch meanwhile
+            raise
 
     def _read(self, file: StateFile) -> pa.Table:
         return self.location.read_committed(file, file.rows, epoch=file.epoch, operator=self.operator)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spark_ckpt.cli.options import AsJson
-from spark_ckpt.cli.output import print_line
+from spark_ckpt.cli.output import print_json
 from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit, SourceInvalid
 from spark_rewind.cli import apply as carry_out
 from spark_rewind.cli import pins
@@ -123,7 +123,7 @@ def plan(
         if broker is not None:
             broker.close()
     if as_json:
-        print_line(found.model_dump_json(indent=2))
+        print_json(found.model_dump(mode="json"))
     else:
         print_plan(found)
 

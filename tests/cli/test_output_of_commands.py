@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from spark_ckpt.cli import app
 from spark_ckpt.cli.output import print_facts, print_json, print_table
+from tests.store.store_world import OPERATOR
 
 INTERRUPTED_IMPORT = """
 import sys
@@ -37,6 +40,16 @@ def full(at):
     stdout = io.StringIO()
     setattr(stdout, at, refuse)
     return stdout
+
+
+@pytest.fixture
+def ended(monkeypatch):
+    """Have the end of the process raise `Ended`."""
+
+    def end(code):
+        raise Ended(code)
+
+    monkeypatch.setattr(os, "_exit", end)
 
 
 @pytest.mark.parametrize("at", ["write", "flush"])
@@ -66,11 +79,7 @@ def test_control_characters_of_a_users_data_are_shown_and_not_sent(capsys):
     assert fact == r"job  \x1b]0;title\x07"
 
 
-def test_characters_that_the_terminal_lacks_are_escaped(world, tmp_path, monkeypatch):
-    def end(code):
-        raise Ended(code)
-
-    monkeypatch.setattr(os, "_exit", end)
+def test_characters_that_the_terminal_lacks_are_escaped(world, tmp_path, monkeypatch, ended):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
     with pytest.raises(Ended, match="0"):
         app.run(["report", world.store.location.uri, "-o", str(tmp_path / "zo\xeb.html")])
@@ -80,6 +89,75 @@ def test_characters_that_the_terminal_lacks_are_escaped(world, tmp_path, monkeyp
 
     assert rb"zo\xeb.html (" in written
     assert json.loads(sys.stdout.buffer.getvalue()[len(written) :]) == {"key": "zo\xeb"}
+
+
+def test_an_error_on_a_full_disk_has_its_exit_code(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", full("write"))
+
+    assert app.exit_code(["list", str(tmp_path / "nowhere")]) == 3
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+def test_a_command_whose_output_is_closed_does_its_work(world, monkeypatch, ended, options):
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+
+    with pytest.raises(Ended, match="0"):
+        app.run(["savepoint", "add", world.store.location.uri, "named", *options])
+    sys.stdout.close()
+    sys.stderr.close()
+    assert "named" in world.store.log.state().savepoints
+
+
+def test_a_report_on_a_full_disk_leaves_the_older_one(world, command, tmp_path, monkeypatch):
+    older = tmp_path / "report.html"
+    older.write_text("older")
+    real = Path.write_text
+
+    def half(path, text, **options):
+        real(path, text[: len(text) // 2], **options)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", half)
+
+    assert command("report", world.store.location.uri, "-o", older).code == 2
+    assert older.read_text() == "older"
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_report_is_written_to_a_device_and_through_a_link(world, command, tmp_path):
+    link, target = tmp_path / "link.html", tmp_path / "target.html"
+    target.write_text("older")
+    link.symlink_to(target)
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+
+    assert command("report", world.store.location.uri, "-o", link).code == 0
+    assert link.is_symlink()
+    assert "</html>" in target.read_text()
+    read = ThreadPoolExecutor(1).submit(fifo.read_text)
+    assert command("report", world.store.location.uri, "-o", fifo).code == 0
+    assert "</html>" in read.result()
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+def test_an_error_that_quotes_a_users_data_commands_no_terminal(world, capsys, monkeypatch, options):
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BytesIO(), "ascii", errors="backslashreplace"))
+
+    named = ["--savepoint", "zo\xeb\x1b]0;\x9b"]
+    assert app.exit_code(["state", world.store.location.uri, OPERATOR, *named, *options]) == 5
+    sys.stderr.flush()
+    written = sys.stderr.buffer.getvalue()
+    assert not {0x1B, 0x9B} & set(written)
+    if options:
+        assert "'zo\xeb" in json.loads(written)["error"]["what"]
+
+
+def test_json_with_control_characters_commands_no_terminal(capsys):
+    print_json({"key": "\x1b\x7f\x9b"})
+
+    assert not {"\x1b", "\x7f", "\x9b"} & set(printed := capsys.readouterr().out)
+    assert json.loads(printed) == {"key": "\x1b\x7f\x9b"}
 
 
 def test_ctrl_c_while_modules_load_ends_without_a_traceback():

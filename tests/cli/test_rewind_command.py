@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -61,6 +62,17 @@ def test_the_plan_prints_the_line_and_its_causes(lake, capsys):
     assert f"{lake / 'bronze'}@2 to 3: STREAMING UPDATE, ingest batches 2 to 3\n" in text
     assert "topic clicks: ingest reads it" in text
     assert text.endswith("\nNothing was changed.\n")
+
+
+def test_its_json_is_a_plan_in_any_encoding_of_the_output(lake, monkeypatch):
+    (lake / "ingest").rename(lake / "zo\xeb")
+    command = plan_command(lake, "totals@1")
+    command[2] = str(lake / "zo\xeb")
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii", errors="backslashreplace"))
+
+    assert exit_code([*command, "--json"]) == 0
+    plan = RewindPlan.model_validate_json(sys.stdout.buffer.getvalue())
+    assert str(lake / "zo\xeb") in {each.folder for each in plan.queries}
 
 
 def test_its_json_is_the_plan(lake, capsys):
