@@ -126,7 +126,7 @@ class _Lost:
     - `files`: by source the newest entry of its log with a missing file, and the file.
     """
 
-    earliest: Mapping[str, Mapping[int, int]]
+    earliest: Mapping[TopicPartition, int]
     files: Mapping[str, tuple[int, str]]
 
 
@@ -206,24 +206,24 @@ def _epoch_gone(query: QueryCheckpoint, index: int, inputs: Inputs) -> Iterator[
             yield f"outbox '{outbox.name}' does not have this batch in its log: {has}"
 
 
-def _kept_offsets(query: QueryCheckpoint, broker: TopicIndex | None) -> dict[str, Mapping[int, int]]:
+def _kept_offsets(query: QueryCheckpoint, broker: TopicIndex | None) -> dict[TopicPartition, int]:
     # The newest batch names every topic and partition that the query reads now.
-    topics = {topic for batch in query.batches[-1:] for topic, _ in topic_positions(query, _index(query, batch))}
-    return {topic: broker.earliest(topic) for topic in sorted(topics)} if broker else {}
+    places = {place for batch in query.batches[-1:] for place in topic_positions(query, _index(query, batch))}
+    return {place: broker.earliest(place[0]).get(place[1], 0) for place in sorted(places)} if broker else {}
 
 
 def _index(query: QueryCheckpoint, batch: Batch) -> Index:
     return None if batch is query.unfinished else batch.number
 
 
-def _records_gone(query: QueryCheckpoint, index: Index, kept: Mapping[str, Mapping[int, int]]) -> Iterator[str]:
+def _records_gone(query: QueryCheckpoint, index: Index, kept: Mapping[TopicPartition, int]) -> Iterator[str]:
     """Yield offsets that the broker no longer has.
 
-    A query that starts from the beginning needs its recorded start offsets; without a record it needs offset 0.
+    A query that starts from the beginning needs its recorded start offsets. Without a record it needs offset 0, as of a
+    partition that was added after the point.
     """
-    needed: dict[TopicPartition, int] = topic_positions(query, index, min)
+    needed: dict[TopicPartition, int] = dict.fromkeys(kept, 0) | topic_positions(query, index, min)
     if index == BEGINNING:
-        needed = {(topic, partition): 0 for topic, each in kept.items() for partition in each}
         needed |= {
             place: at
             for each in query.starts.values()
@@ -231,7 +231,7 @@ def _records_gone(query: QueryCheckpoint, index: Index, kept: Mapping[str, Mappi
             for place, at in each.offsets.items()
         }
     for (topic, partition), offset in needed.items():
-        earliest = kept.get(topic, {}).get(partition, 0)
+        earliest = kept.get((topic, partition), 0)
         if offset < earliest:
             yield f"topic {topic}, partition {partition}: it would read offset {offset}, retention has left {earliest} and later"
 

@@ -119,7 +119,10 @@ def check_holes(wanted: Positions, beginnings: Positions, ends: Positions) -> No
 
     Causes: a partition is gone, retention removed unread records, or the topic was re-created.
     """
-    for (topic, partition), offset in sorted(wanted.items()):
+    read = {topic for topic, _ in wanted}
+    # A partition that was added to a topic of the job is read from offset 0 on.
+    added = {place: 0 for place in beginnings if place[0] in read}
+    for (topic, partition), offset in sorted({**added, **wanted}.items()):
         place = (topic, partition)
         if place not in beginnings:
             raise SourceInvalid(
@@ -137,6 +140,21 @@ def check_holes(wanted: Positions, beginnings: Positions, ends: Positions) -> No
             raise SourceInvalid(
                 f"topic {topic!r}, partition {partition} ends at offset {ends[place]}, the job has read up to {offset}",
                 hint="the topic was deleted and created again: start a new job (a new store) for the new topic",
+            )
+
+
+def check_stable(wanted: Positions, stable_ends: Positions) -> None:
+    """Raise `SourceInvalid` for a position after the begin of an open transaction, which Spark reports as lost records.
+
+    A position of a job is never there. A configured start may be, and that of a plain query, which reads such records.
+    """
+    for (topic, partition), offset in sorted(wanted.items()):
+        if offset > (stable := stable_ends[topic, partition]):
+            raise SourceInvalid(
+                f"the job is to read topic {topic!r}, partition {partition} from offset {offset} on, but a transaction is open "
+                f"there since offset {stable}",
+                hint="wait until the transaction has ended (the brokers abort it after its transaction.timeout.ms), and "
+                "start the job again",
             )
 
 

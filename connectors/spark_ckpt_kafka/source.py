@@ -221,6 +221,7 @@ class KafkaSource:
             if not isinstance(self._start, str):
                 begun = {place: offset for place, offset in chosen.items() if place[0] not in kept}
                 positions.check_start(begun, beginnings, control.ends(partitions, committed=False))
+                self._check_stable(control, begun, partitions)
         return {**positions.to_cursor(chosen), **{topic: at for topic, at in kept.items() if topic in partitions}}
 
     def read(self, spark: SparkSession, cursor: Cursor) -> DataFrame:
@@ -232,11 +233,18 @@ class KafkaSource:
             partitions = self._topics.partitions(control)
             # Ends include open transactions: only a re-created topic ends before the cursor.
             beginnings, ends = control.beginnings(partitions), control.ends(partitions, committed=False)
-        # Spark reports lost records only when a batch reads them (failOnDataLoss), and names no way to continue.
-        positions.check_holes(positions.from_cursor(cursor), beginnings, ends)
+            # Spark reports lost records only when a batch reads them (failOnDataLoss), and names no way to continue.
+            positions.check_holes(positions.from_cursor(cursor), beginnings, ends)
+            self._check_stable(control, positions.from_cursor(cursor), partitions)
         start = positions.to_cursor(positions.resumed(cursor, beginnings))
         rows = self._stream(spark, json.dumps(start))
         return rows if self._value is None else self._value.decoded(rows)
+
+    def _check_stable(
+        self, control: KafkaControl, wanted: positions.Positions, partitions: Mapping[str, Sequence[int]]
+    ) -> None:
+        if self._committed:
+            positions.check_stable(wanted, control.ends(partitions))
 
     def cursor(self, offset: str, previous: Cursor) -> Cursor:
         """Return the cursor of one line of Spark's offset log. Partitions that the line does not name keep theirs."""

@@ -159,6 +159,41 @@ def test_an_error_names_the_hole_of_records_that_retention_removed_unread(
 
     with pytest.raises(SourceInvalid, match=r"offsets 1 to 1 .* partition 0"):
         source.read(spark, {cluster.topic: {"0": 1, "1": 0, "2": 0}})
+    # A partition that was added since: Spark only reports it while the job runs, and the next incarnation would read on.
+    with pytest.raises(SourceInvalid, match=r"offsets 0 to 1 .* partition 0"):
+        source.read(spark, {cluster.topic: {"1": 0, "2": 0}})
+
+
+def test_a_start_inside_an_open_transaction_is_reported_as_such_and_works_after_it(
+    spark: SparkSession, cluster: Cluster
+) -> None:
+    """Spark would report lost records. The cursor may be of a plain query, which read the open transaction."""
+    _plain(cluster, [b"a", b"b"], partition=0)
+    later = dt.datetime.now(dt.UTC).replace(microsecond=0) + dt.timedelta(seconds=50)
+    producer = KafkaProducer(bootstrap_servers=cluster.broker.servers, transactional_id=cluster.topic)
+    sources = [
+        KafkaSource(cluster.broker.servers, cluster.topic, start=start) for start in ({cluster.topic: {"0": 3}}, later)
+    ]
+    inside = {cluster.topic: {"0": 3, "1": 0, "2": 0}}
+    try:
+        producer.init_transactions()
+        producer.begin_transaction()
+        for at in (later - dt.timedelta(seconds=20), later):
+            producer.send(cluster.topic, b"t", partition=0, timestamp_ms=int(at.timestamp() * 1000)).get(10)
+        for source in sources:
+            for asked in (source.start, lambda spark, source=source: source.read(spark, inside)):
+                with pytest.raises(SourceInvalid, match="a transaction is open there since offset 2") as caught:
+                    asked(spark)
+                assert "wait until the transaction has ended" in caught.value.hint
+        uncommitted = KafkaSource(
+            cluster.broker.servers, cluster.topic, start=later, options={"isolation.level": "read_uncommitted"}
+        )
+        assert uncommitted.start(spark) == inside
+        producer.commit_transaction()
+    finally:
+        producer.close()
+    assert [source.start(spark) for source in sources] == [inside, inside]
+    sources[0].read(spark, inside)
 
 
 def _delete_records(cluster: Cluster, before: int) -> None:

@@ -269,9 +269,11 @@ _RUNS: Mapping[str, ErrorCause] = {
 _ENDS: Mapping[str, ErrorCause] = {
     "CKPT_SOURCE_INVALID": ErrorCause(
         "The topic, table or folder does not exist, cannot be reached, or refuses the login. Or it has deleted rows "
-        "that the job has not read yet. The message names the case.",
+        "that the job has not read yet, or the job is to begin inside an open transaction of a topic. The message "
+        "names the case.",
         "Create the topic, table or folder, or correct its name or login. If retention deleted unread rows, they "
-        "cannot be read any more: restore a later epoch or begin a new job, and raise the retention.",
+        "cannot be read any more: restore a later epoch or begin a new job, and raise the retention. If a transaction "
+        "is open, wait until it has ended.",
     ),
     "CKPT_SINK_INVALID": ErrorCause(
         "The topic or table does not exist, cannot be reached, refuses the login, or cannot store the job's columns.",

@@ -74,6 +74,26 @@ def test_a_hole_is_named(offset: int, says: str) -> None:
         positions.check_holes({("a", 0): offset}, {("a", 0): 10}, {("a", 0): 100})
 
 
+def test_a_partition_that_was_added_to_a_topic_and_lost_records_unread_is_named() -> None:
+    """An added topic is none: a pattern, or a new program, may name one whose old records retention has removed long ago."""
+    beginnings, ends = {("a", 0): 0, ("a", 1): 2, ("b", 0): 7}, {("a", 0): 9, ("a", 1): 5, ("b", 0): 9}
+    with pytest.raises(SourceInvalid, match="offsets 0 to 1 of topic 'a', partition 1"):
+        positions.check_holes({("a", 0): 5}, beginnings, ends)
+    positions.check_holes({("a", 0): 5}, beginnings | {("a", 1): 0}, ends)
+
+
+@pytest.mark.parametrize(("offset", "stable"), [(3, True), (4, False)])
+def test_a_position_inside_an_open_transaction_is_named(offset: int, stable: bool) -> None:
+    ends = {("a", 0): 3, ("a", 1): 9}
+    if stable:
+        positions.check_stable({("a", 0): offset}, ends)
+        return
+    with pytest.raises(
+        SourceInvalid, match="partition 0 from offset 4 on, but a transaction is open there since offset 3"
+    ):
+        positions.check_stable({("a", 0): offset}, ends)
+
+
 def test_a_deleted_partition_is_named() -> None:
     with pytest.raises(SourceInvalid, match="partition 1 of topic 'a' is gone"):
         positions.check_holes({("a", 1): 5}, {("a", 0): 0}, {("a", 0): 9})

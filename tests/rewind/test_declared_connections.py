@@ -119,6 +119,22 @@ def test_retention_of_a_topic_limits_the_reachable_points(tmp_path):
     assert "retention has left 35 and later" in raised.value.context["gone"]
 
 
+def test_a_partition_added_after_a_point_limits_it_too(tmp_path):
+    """Spark reads such a partition from offset 0 on. Of a partition that the reader does not have, nothing was read."""
+    reader = WrittenQuery(tmp_path / "reader")
+    for ends in ({"0": 10}, {"0": 20, "1": 5}, {"0": 30, "1": 15}):
+        reader.batch({"orders": ends})
+    broker = FakeBroker([])
+    kept = {0: 0, 1: 5, 2: 99}
+    broker.earliest = lambda topic: kept
+    assert query_of(planned([reader.folder], "reader@1", broker=broker), "reader").batch == 1
+    with pytest.raises(RewindOutOfReach) as raised:
+        planned([reader.folder], "reader@0", broker=broker)
+    assert "partition 1: it would read offset 0, retention has left 5 and later" in raised.value.context["gone"]
+    kept[1] = 0
+    assert query_of(planned([reader.folder], "reader@0", broker=broker), "reader").batch == 0
+
+
 @pytest.mark.parametrize("asked", [False, True], ids=["readers only", "broker"])
 def test_no_reader_keeps_a_record_of_an_undone_batch(tmp_path, asked):
     """With random sends and reads, no reader keeps an undone record, by the facts of the history."""
