@@ -122,6 +122,7 @@ _HINTS = {
         "raise the topic's max.message.bytes and the sink's option max.request.size"
     ),
     "AuthorizationFailed": ("grant Write on the topic and on the transactional id, Read on the sink's group"),
+    "NotEnoughReplicas": "bring brokers back, or lower the topic's min.insync.replicas",
     "InvalidTransactionTimeout": (
         "lower the sink's option transaction.timeout.ms, or raise the broker's transaction.max.timeout.ms"
     ),

@@ -214,8 +214,8 @@ class KafkaPublisher:
         return Fenced(
             f"epoch {request.epoch}: others took the sink over {MAX_FENCINGS} times ({failure.what})",
             hint=(
-                "another driver of this job runs, stop one of them; or transactions time out at the broker: "
-                "raise transaction.timeout.ms or lanes"
+                f"another driver of this job or a program with transactional id {self._settings.group(lane)} runs, stop one "
+                "of them; or transactions time out at the broker: raise transaction.timeout.ms or lanes"
             ),
             sink=self._settings.sink,
             lane=lane,

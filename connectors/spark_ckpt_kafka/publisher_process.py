@@ -139,6 +139,8 @@ class PublisherProcess:
             if isinstance(answer, kind):
                 return answer
             if isinstance(answer, CkptError | ProducerFailed):
+                # It is about to exit, and the next request must not reach it: that would fail for another reason.
+                self.close()
                 raise answer
             if answer is Signal.VERIFIED:
                 self._release(verified)

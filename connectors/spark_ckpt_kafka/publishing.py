@@ -234,6 +234,9 @@ class ShardPublisher:
         self, transaction: Transaction, request: ShardRequest, verified: Callable[[], None], laps: Laps
     ) -> ShardResult:
         marker = self._read_marker()
+        if marker is None:
+            # A topic that is gone took its marker along: that is no marker which expired.
+            self._check_topics(set())
         # The producer was initialised before this look. In the other order a zombie's commit could change the marker
         # after it.
         hit(Failpoint.MARKER_READ)

@@ -14,14 +14,15 @@ from collections.abc import Callable
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from publishing_kit import ROWS, ModelProducer, World
+from publishing_kit import ROWS, ModelControl, ModelProducer, World
 from spark_ckpt_kafka import publishing
+from spark_ckpt_kafka.control import ControlError
 from spark_ckpt_kafka.marker import TopicMarker
 from spark_ckpt_kafka.producer import INIT_TIMEOUT_S, ProducerFailed, TransactionalProducer
 from spark_ckpt_kafka.publisher import STALL_MARGIN_S
 from spark_ckpt_kafka.publishing import ShardPublisher, ShardRequest, ShardResult
 
-from spark_ckpt.errors import CkptError
+from spark_ckpt.errors import CkptError, PublishConflict
 
 POINTS = ("PUBLISH_INIT", "MARKER_READ", "MID_SEND", "OFFSETS_SENT", "FLUSHED", "PRE_COMMIT", "PUBLISH_COMMITTED")
 
@@ -104,6 +105,20 @@ def test_a_published_epoch_opens_no_transaction(world: Callable[..., World]) -> 
     assert again == ShardResult(0, replayed=True)
     assert list(first.parts_ms) == ["init", "verify", "send", "commit"]
     assert list(again.parts_ms) == ["init", "verify"]
+
+
+def test_a_topic_that_is_gone_is_named_and_not_its_marker(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(self: ModelControl, topics: object) -> dict[str, list[int]]:
+        raise ControlError("topic 't' does not exist", hint="create it", retriable=False)
+
+    one = world()
+    with pytest.raises(PublishConflict, match="no marker"):
+        one.publisher().publish(one.request(7))
+    monkeypatch.setattr(ModelControl, "partitions", gone)
+    with pytest.raises(ControlError, match="does not exist"):
+        one.publisher().publish(one.request(7))
 
 
 def test_a_commit_without_effect_is_noticed(world: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,14 @@ import os
 import pickle
 import queue
 import signal
+import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from spark_ckpt_kafka.options import Connection as Brokers
@@ -91,6 +94,44 @@ def test_a_process_killed_within_a_request_fails_the_attempt_and_the_next_reques
     killer.join()
     process.start()
     assert process.pid not in (None, first)
+
+
+class Failing:
+    """A process that reports a failure and takes its time to exit."""
+
+    started: ClassVar[list[Failing]] = []
+
+    def __init__(self, arguments: object, *, pass_fds: Sequence[int], **named: object) -> None:
+        self.pid, self.code, self.connection = len(self.started) + 1, None, Connection(os.dup(pass_fds[0]))
+        self.started.append(self)
+        threading.Thread(target=self._fail).start()
+
+    def _fail(self) -> None:
+        with suppress(EOFError, OSError):
+            self.connection.recv(), self.connection.recv()
+            self.connection.send(ProducerFailed("taken over", fenced=True))
+
+    def poll(self) -> int | None:
+        return self.code
+
+    def kill(self) -> None:
+        self.code = -9
+        self.connection.close()
+
+    def wait(self) -> None:
+        pass
+
+
+def test_a_request_after_a_failure_starts_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one still exits: its end would count as the reason, and not that another driver took over."""
+    monkeypatch.setattr(subprocess, "Popen", Failing)
+    process = PublisherProcess(SETTINGS, 30)
+    for number in (1, 2):
+        process.start()
+        with pytest.raises(ProducerFailed, match="taken over"):
+            process.ask(REQUEST)
+        assert len(Failing.started) == number
+        assert process.pid is None
 
 
 def test_a_frozen_process_is_killed_after_the_bound_of_its_silence(frozen: PublisherProcess) -> None:
