@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 def counted(count: int, one: str, many: str = "") -> str:
@@ -31,6 +35,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     by_lower = {each.lower(): each for each in known}
     near = get_close_matches(name.lower(), by_lower, n=1)
     return f"did you mean '{by_lower[near[0]]}'?" if near else ""
+
+
+def complaint(error: ValidationError, whole: str) -> str:
+    """Return the first complaint about a document, after the name of its field; `whole`: the name of the document."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg']}"
 
 
 def snake_case(name: str) -> str:

@@ -32,7 +32,7 @@ from spark_rewind.positions import DeltaPosition
 from spark_rewind.reading import typed_errors
 from spark_rewind.records import UNDO, FolderChange, OutboxChange, QueryChange, RewindRecord, TableChange
 from spark_rewind.replacing import check_swap
-from spark_rewind.stages import Move, Phase, on_apply, on_undo
+from spark_rewind.stages import PLAN_AGAIN, WOULD_BE_LOST, Move, Phase, on_apply, on_undo
 from spark_rewind.tables import Table, read_table
 
 
@@ -83,16 +83,13 @@ def watch(queries: Mapping[str, Iterable[Path]], wait: Callable[[], None], now_n
         for was, is_now in zip(before[name], map(seen, folders), strict=True):
             if was != is_now:
                 what = f"{name} is running: {is_now.newest} was written while it was watched"
-                raise RewindQueryRuns(what, hint="stop the query, plan again, and apply that plan; nothing was changed")
+                raise RewindQueryRuns(what, hint=f"stop the query, {PLAN_AGAIN}")
     return [_quiet(name, max((each.newest_ns for each in found), default=0), now_ns) for name, found in before.items()]
 
 
 def _quiet(name: str, newest_ns: int, now_ns: int) -> str:
     quiet_s = max(now_ns - newest_ns, 0) // 1_000_000_000
     return f"{name}: its newest file is {quiet_s} s old"
-
-
-_PLAN_AGAIN = "plan again, and apply that plan; nothing was changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +275,7 @@ def _outbox_change(outbox: OutboxPlan, identity: str, now_ms: int) -> OutboxChan
     # An earlier try of this rewind that died before its decision has begun incarnations of its own. They are no progress.
     moved = log_state.incarnation == outbox.incarnation and log_state.lease_token != outbox.token
     if moved or not only_prepared(log_state, outbox.incarnation, identity):
-        raise RewindStale(f"outbox '{outbox.name}' has continued since the plan", hint=_PLAN_AGAIN)
+        raise RewindStale(f"outbox '{outbox.name}' has continued since the plan", hint=PLAN_AGAIN)
     base = outbox.latest if outbox.base is None else outbox.base
     return OutboxChange(
         store=outbox.store,
@@ -342,7 +339,7 @@ def _read_query(query: QueryPlan) -> QueryCheckpoint:
     if found.digest != query.digest:
         newest = found.batches[-1].number if found.batches else None
         what = f"{query.name} is not as it was planned for; its newest batch is now {newest}"
-        raise RewindStale(what, hint=_PLAN_AGAIN)
+        raise RewindStale(what, hint=PLAN_AGAIN)
     return found
 
 
@@ -350,7 +347,7 @@ def _read_table(table: TablePlan) -> Table:
     found = read_table(Path(table.path))
     if found.digest != table.digest:
         what = f"table {table.path} is not as it was planned for; its newest version is now {found.newest}"
-        raise RewindStale(what, hint=_PLAN_AGAIN)
+        raise RewindStale(what, hint=PLAN_AGAIN)
     return found
 
 
@@ -454,9 +451,7 @@ def _outbox_undo(change: OutboxChange, applied: RewindRecord, now_ms: int) -> Ou
     require_stopped(log_state, now_ms)
     if not only_prepared(log_state, change.incarnation + 1, f"{applied.id}{UNDO}"):
         what = f"outbox '{change.name}' has continued since the rewind: its newest epoch is {log_state.latest}"
-        raise RewindStale(
-            what, hint="what has been done since would be lost: plan a rewind instead; nothing was changed"
-        )
+        raise RewindStale(what, hint=WOULD_BE_LOST)
     return change.model_copy(
         update={
             "base": change.latest,
@@ -480,9 +475,7 @@ def _unwritten(change: TableChange) -> Table:
     # The number alone is not enough: another rewind may have ended with the same one.
     if table.newest != change.last or not _is_ours(change):
         what = f"table {change.path} was written since the rewind, which ended with version {change.last}: it has {table.newest}"
-        raise RewindStale(
-            what, hint="what has been done since would be lost: plan a rewind instead; nothing was changed"
-        )
+        raise RewindStale(what, hint=WOULD_BE_LOST)
     return table
 
 
@@ -498,8 +491,6 @@ def _undo_wish(change: QueryChange) -> QueryWish:
     if now.digest != change.digest_after:
         newest = now.batches[-1].number if now.batches else None
         what = f"{change.name} has run since the rewind: its newest batch is {newest}"
-        raise RewindStale(
-            what, hint="what has been done since would be lost: plan a rewind instead; nothing was changed"
-        )
+        raise RewindStale(what, hint=WOULD_BE_LOST)
     kept = read_checkpoint(Path(change.kept), change.name)
     return QueryWish(now, kept, kept.batches[-1].number if kept.batches else -1, goes=True)

@@ -24,7 +24,7 @@ from spark_rewind.journal import Journal
 from spark_rewind.records import OutboxChange, QueryChange, RewindRecord, TableChange
 from spark_rewind.replacing import put_in_place, write_mark
 from spark_rewind.shifts import Shift
-from spark_rewind.stages import Phase
+from spark_rewind.stages import PLAN_AGAIN, Phase
 from spark_rewind.table_holding import put_back
 from spark_rewind.tables import Table, read_table
 
@@ -76,7 +76,6 @@ def _endings(change: QueryChange) -> tuple[str, str]:
     return Path(change.side).name.removeprefix(name), Path(change.kept).name.removeprefix(name)
 
 
-_STALE = "plan again, and apply that plan; nothing was changed"
 _IN_PART = "the rewind is carried out in part: remove the cause, and run the same command again"
 _OVERTAKEN_MAX = 10
 """Versions of other writers that one call undoes. More come from a writer that runs, which a user has to stop."""
@@ -194,7 +193,7 @@ class Carrier:
         logs = [folders.prepare(each, record.identity) for each in record.folders]
         for draft in drafts:
             self._keep_texts(record, draft)
-            _put_files_back(draft.change, _STALE)
+            _put_files_back(draft.change, PLAN_AGAIN)
         outboxes = [self._listed(record, number) for number in range(len(record.outboxes))]
         outboxes = [_with_identity(each, changes) for each in outboxes]
         hit(Failpoint.REWIND_DRAFTED)
@@ -253,7 +252,7 @@ class Carrier:
                 # the decision can be revoked until the first commit is public
                 if not any(map(is_public, record.tables)):
                     self.clean_up(record)
-                    raise RewindStale(f"{overtaken} while the rewind was carried out", hint=_STALE) from None
+                    raise RewindStale(f"{overtaken} while the rewind was carried out", hint=PLAN_AGAIN) from None
                 late += 1
                 if late > _OVERTAKEN_MAX:
                     hint = "stop the program that writes it, and run the same command again"
@@ -353,12 +352,12 @@ def check_unmoved(record: RewindRecord) -> None:
     for query in record.queries:
         found = read_checkpoint(Path(query.folder), query.name, fenced_by=record.identity)
         if found.digest != query.digest_before:
-            raise RewindStale(f"{query.name} has continued in the meantime", hint=_STALE)
+            raise RewindStale(f"{query.name} has continued in the meantime", hint=PLAN_AGAIN)
     for table in record.tables:
         if read_table(Path(table.path)).digest != table.digest_before:
-            raise RewindStale(f"table {table.path} was written in the meantime", hint=_STALE)
+            raise RewindStale(f"table {table.path} was written in the meantime", hint=PLAN_AGAIN)
     for folder in record.folders:
-        folders.check_unmoved(folder, _STALE)
+        folders.check_unmoved(folder)
     for outbox in record.outboxes:
         outbox_logs.check_unmoved(outbox, record.identity)
 

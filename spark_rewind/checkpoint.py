@@ -6,20 +6,15 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
-from spark_ckpt.errors import CheckpointDamaged, CheckpointForeign, FormatUnknown, RewindUnderWay
+from spark_ckpt.errors import CheckpointDamaged, CheckpointForeign, RewindUnderWay
 from spark_ckpt.spark_internals import query_logs
-from spark_ckpt.spark_internals.query_logs import StateIds, UnknownFormat, Unreadable, batch_number
+from spark_ckpt.spark_internals.query_logs import StateIds, Unreadable, batch_number
 from spark_rewind.positions import KafkaPosition, Position, position_of
-from spark_rewind.reading import changed_ms, names, text_of
+from spark_rewind.reading import HINT_DAMAGED, changed_ms, listed_text, names, parsing, text_of
 from spark_rewind.source_files import FileLog, read_file_logs
 from spark_rewind.state_versions import OperatorVersions, read_operators
 
-T = TypeVar("T")
-
-HINT_DAMAGED = "restore the file from a backup, or leave this query out; nothing was changed"
-HINT_NEWER = "use a version of spark-ckpt that knows this format; Spark 3.5 to 4.2 can be read"
 HINT_FOREIGN = "name the folder that the query has as its checkpointLocation"
 
 
@@ -206,7 +201,7 @@ def _unfenced(log: dict[int, Path], fenced_by: str | None) -> dict[int, Path]:
     """Return a log without the fence that may be its newest file."""
     # A fence has the name of the next batch, so no older file can be one.
     newest = max(log, default=None)
-    text = "" if newest is None else _text(log[newest])
+    text = "" if newest is None else listed_text(log[newest])
     if newest is None or not text.startswith(query_logs.FENCE):
         return log
     if fenced_by is not None and text.startswith(f"{query_logs.FENCE}{fenced_by}:"):
@@ -249,41 +244,33 @@ def _notes(name: str, offsets: Sequence[int], used: Sequence[int]) -> tuple[str,
 
 
 def _batch(number: int, offsets: Path, commit: Path | None, digest: hashlib._Hash) -> Batch:
-    text = _text(offsets)
-    logged = _parsed(offsets, lambda: query_logs.parse_batch(text))
-    ends = {name: _position(offsets, line) for name, line in logged.offsets.items()}
-    placed = query_logs.PLACEHOLDER in logged.conf
+    text = listed_text(offsets)
+    with parsing(offsets):
+        logged = query_logs.parse_batch(text)
+        ends = {name: None if line is None else position_of(line) for name, line in logged.offsets.items()}
     # The numbers separate the texts: otherwise two logs that are cut at other places could have one digest.
     digest.update(f"\0{number}\0{text}".encode())
-    sha256 = hashlib.sha256(text.encode()).hexdigest()
-    if commit is None:
-        return Batch(
-            number,
-            logged.began_ms,
-            None,
-            ends,
-            None,
-            placed,
-            logged.offsets,
-            logged.watermark_ms,
-            offsets_sha256=sha256,
-        )
-    written = _text(commit)
-    digest.update(f"\0{written}".encode())
-    over = _parsed(commit, lambda: query_logs.parse_commit(written))
-    # a batch never ends before it began, even if its file has an older time
-    at_ms, watermarks = max(changed_ms(commit), logged.began_ms), (logged.watermark_ms, over.next_watermark_ms)
+    committed_ms, state_ids, next_watermark_ms = None, None, 0
+    if commit is not None:
+        written = listed_text(commit)
+        digest.update(f"\0{written}".encode())
+        with parsing(commit):
+            over = query_logs.parse_commit(written)
+        # a batch never ends before it began, even if its file has an older time
+        committed_ms = max(changed_ms(commit), logged.began_ms)
+        state_ids, next_watermark_ms = over.state_ids, over.next_watermark_ms
     return Batch(
-        number, logged.began_ms, at_ms, ends, over.state_ids, placed, logged.offsets, *watermarks, offsets_sha256=sha256
+        number,
+        logged.began_ms,
+        committed_ms,
+        ends,
+        state_ids,
+        query_logs.PLACEHOLDER in logged.conf,
+        logged.offsets,
+        logged.watermark_ms,
+        next_watermark_ms,
+        hashlib.sha256(text.encode()).hexdigest(),
     )
-
-
-def _text(path: Path) -> str:
-    try:
-        return text_of(path)
-    except FileNotFoundError:
-        hint = "the query is running and deletes old batches: stop it first, or try again"
-        raise CheckpointDamaged(f"{path} went away while it was read", hint=hint) from None
 
 
 def _starts(folder: Path, ends: Mapping[str, Position | None]) -> dict[str, Position]:
@@ -291,19 +278,6 @@ def _starts(folder: Path, ends: Mapping[str, Position | None]) -> dict[str, Posi
     for source, end in ends.items():
         path = folder / source / "0"
         if isinstance(end, KafkaPosition) and path.is_file():
-            text = _text(path)
-            found[source] = _parsed(path, lambda text=text: position_of(query_logs.parse_start(text)))  # type: ignore[misc]
+            with parsing(path):
+                found[source] = position_of(query_logs.parse_start(listed_text(path)))
     return found
-
-
-def _position(path: Path, line: str | None) -> Position | None:
-    return None if line is None else _parsed(path, lambda: position_of(line))
-
-
-def _parsed(path: Path, parse: Callable[[], T]) -> T:
-    try:
-        return parse()
-    except UnknownFormat as error:
-        raise FormatUnknown(f"{path}: {error}", hint=HINT_NEWER) from error
-    except Unreadable as error:
-        raise CheckpointDamaged(f"{path}: {error}", hint=HINT_DAMAGED) from error

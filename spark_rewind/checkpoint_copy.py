@@ -14,10 +14,10 @@ from pathlib import Path
 from spark_ckpt.errors import CheckpointDamaged, FormatUnknown
 from spark_ckpt.spark_internals import query_logs
 from spark_ckpt.spark_internals.query_logs import COMPACT, PLACEHOLDER, batch_number, file_entries_text
-from spark_rewind.checkpoint import HINT_DAMAGED, Batch, QueryCheckpoint, read_checkpoint
-from spark_rewind.durable import link_or_copy, make_folder, sync_tree, write_new
+from spark_rewind.checkpoint import Batch, QueryCheckpoint, read_checkpoint
+from spark_rewind.durable import link_or_copy, link_with_checksum, make_folder, sync_tree, write_new
 from spark_rewind.positions import FilesPosition, position_of
-from spark_rewind.reading import entries, names, text_of
+from spark_rewind.reading import HINT_DAMAGED, entries, names, text_of
 from spark_rewind.source_files import raw_entries
 from spark_rewind.state_copy import copy_state
 
@@ -37,10 +37,7 @@ def copy_file_log(source: Path, target: Path, newest: int) -> None:
     # Spark reads a log of files from its newest compacted file on, and needs every entry after it.
     if all(number in there for number in range(first, newest + 1)):
         for name in there.values():
-            link_or_copy(source / name, target / name)
-            checksum = f".{name}.crc"
-            if (source / checksum).is_file():
-                link_or_copy(source / checksum, target / checksum)
+            link_with_checksum(source / name, target / name)
         return
     found = sorted(
         ((number, each) for number, each in raw_entries(source) if number <= newest), key=lambda each: each[0]
@@ -105,21 +102,6 @@ def check_known(query: QueryCheckpoint) -> None:
         what = f"{query.folder} holds {strange[0]!r}, and what that is as of an older batch is not known"
         hint = "a Delta source's log of schemas cannot be rolled back: restart this query from its beginning, plan for the others"
         raise FormatUnknown(what, hint=hint)
-
-
-def link_with_checksum(source: Path, target: Path) -> None:
-    """Link a file, with its Hadoop checksum if it has one.
-
-    Raises `CheckpointDamaged` if it is gone, `RewindNotPermitted`.
-    """
-    try:
-        link_or_copy(source, target)
-    except FileNotFoundError:
-        raise CheckpointDamaged(f"{source} went away while it was copied", hint=HINT_DAMAGED) from None
-    # Hadoop's local file system compares a file with its checksum if there is one, and reads it unchecked if not.
-    checksum = source.with_name(f".{source.name}.crc")
-    if checksum.is_file():
-        link_or_copy(checksum, target.with_name(f".{target.name}.crc"))
 
 
 # -- offsets and commits -------------------------------------------------------------------------------------------------

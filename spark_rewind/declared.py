@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from spark_ckpt.errors import ConfigInvalid
+from spark_ckpt.wording import complaint
 from spark_rewind.reading import text_of
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
@@ -96,6 +97,4 @@ def read_declared(path: Path) -> Declared:
         line = f", line {where.line + 1}" if where is not None else ""
         raise ConfigInvalid(f"{path}{line} is not YAML", hint=_HINT) from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise ConfigInvalid(f"{path}: {where}: {first['msg']}", hint=_HINT) from error
+        raise ConfigInvalid(f"{path}: {complaint(error, 'the file')}", hint=_HINT) from error

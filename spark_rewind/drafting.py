@@ -14,10 +14,10 @@ from urllib.parse import unquote
 from spark_ckpt.delta_files import Action, commit_path
 from spark_ckpt.errors import CheckpointDamaged, RewindOutOfReach, RewindUnsupported
 from spark_ckpt.spark_internals.query_logs import COMMITS, OFFSETS, parse_batch
-from spark_rewind.checkpoint import HINT_DAMAGED, Batch, QueryCheckpoint
+from spark_rewind.checkpoint import Batch, QueryCheckpoint
 from spark_rewind.fences import fence_paths
 from spark_rewind.positions import DeltaPosition
-from spark_rewind.reading import text_of
+from spark_rewind.reading import HINT_DAMAGED, text_of
 from spark_rewind.records import QueryChange, TableChange
 from spark_rewind.shifts import Shift, moved_text, shift_of
 from spark_rewind.table_commits import Stamp, after_replay, commits, needed_files, refusal

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from spark_ckpt.errors import RewindNotPermitted
+from spark_ckpt.errors import CheckpointDamaged, CkptError, RewindNotPermitted
 from spark_ckpt.store import durable
+from spark_rewind.reading import HINT_DAMAGED
 
 
 @contextmanager
@@ -82,6 +84,40 @@ def link_or_copy(source: Path, target: Path) -> None:
     """Link a file to another name, or copy it if the file system has no links. Raises `RewindNotPermitted`."""
     with written(target):
         durable.link_or_copy(source, target)
+
+
+def link_with_checksum(source: Path, target: Path) -> None:
+    """Link a file, with its Hadoop checksum if it has one.
+
+    Raises `CheckpointDamaged` if it is gone, `RewindNotPermitted`.
+    """
+    try:
+        link_or_copy(source, target)
+    except FileNotFoundError:
+        raise CheckpointDamaged(f"{source} went away while it was copied", hint=HINT_DAMAGED) from None
+    # Hadoop's local file system compares a file with its checksum if there is one, and reads it unchecked if not.
+    checksum = checksum_of(source)
+    if checksum.is_file():
+        link_or_copy(checksum, checksum_of(target))
+
+
+def checksum_of(path: Path) -> Path:
+    """Return the name of the checksum that Hadoop's local file system keeps of a file."""
+    return path.with_name(f".{path.name}.crc")
+
+
+@contextmanager
+def locked(path: Path, taken: CkptError) -> Iterator[None]:
+    """Hold the exclusive lock of a file. Raises `taken` if another process has it, `RewindNotPermitted`."""
+    with written(path):
+        lock = path.open("a")
+    with lock:
+        try:
+            # The lock ends with its process: a killed command blocks no later one.
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise taken from None
+        yield
 
 
 def make_folder(folder: Path, like: Path) -> None:

@@ -14,13 +14,12 @@ from pathlib import Path
 from spark_ckpt.errors import RewindOutOfReach, RewindStale, RewindUnsupported
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.spark_internals.query_logs import SINK_LOG
-from spark_rewind.durable import make_folder, remove_tree, sync_folder, sync_tree, written
+from spark_rewind.durable import checksum_of, make_folder, remove_tree, sync_folder, sync_tree, written
 from spark_rewind.plan import FolderPlan
 from spark_rewind.records import FolderChange
 from spark_rewind.replacing import put_in_place, write_mark
 from spark_rewind.sink_logs import SinkLog, below, check_cut, check_log_copy, copy_sink_log, read_sink_log
-
-_PLAN_AGAIN = "plan again, and apply that plan; nothing was changed"
+from spark_rewind.stages import PLAN_AGAIN, WOULD_BE_LOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ def taken_back(plan: FolderPlan, labels: Labels) -> FolderChange:
     log = read_sink_log(folder / SINK_LOG)
     if log.digest != plan.digest:
         what = f"the log of files in {folder} is not as it was planned for; its newest batch is now {log.newest}"
-        raise RewindStale(what, hint=_PLAN_AGAIN)
+        raise RewindStale(what, hint=PLAN_AGAIN)
     check_cut(log, plan.batch)
     files = sorted(below(log, log.after(plan.batch)))
     # Refused now, since an undo would bring back a log that names a file which nothing can bring back.
@@ -62,8 +61,7 @@ def brought_back(applied: FolderChange, labels: Labels) -> FolderChange:
     now, before = read_sink_log(folder / SINK_LOG), read_sink_log(Path(applied.kept))
     if now.digest != applied.digest_after:
         what = f"the log of files in {folder} has continued since the rewind: its newest batch is {now.newest}"
-        hint = "what has been done since would be lost: plan a rewind instead; nothing was changed"
-        raise RewindStale(what, hint=hint)
+        raise RewindStale(what, hint=WOULD_BE_LOST)
     lost = next((each for each in applied.files if not Path(applied.aside, each).is_file()), None)
     if lost is not None:
         what = f"file {lost} of {folder} is gone from {applied.aside}"
@@ -110,10 +108,10 @@ def prepare(change: FolderChange, identity: str) -> FolderChange:
     return change.model_copy(update={"digest_after": check_log_copy(log, change.batch, side).digest})
 
 
-def check_unmoved(change: FolderChange, hint: str) -> None:
+def check_unmoved(change: FolderChange) -> None:
     """Check that a folder's log is unchanged since its change was computed. Raises `RewindStale`."""
     if read_sink_log(Path(change.path, SINK_LOG)).digest != change.digest_before:
-        raise RewindStale(f"{change.path} was written in the meantime", hint=hint)
+        raise RewindStale(f"{change.path} was written in the meantime", hint=PLAN_AGAIN)
 
 
 def publish(change: FolderChange, identity: str) -> None:
@@ -152,7 +150,7 @@ def move(files: Sequence[str], source: Path, target: Path) -> None:
             if not new.parent.exists():
                 make_folder(new.parent, old.parent)
             # Hadoop reads a file together with its checksum file: both move
-            checksum = old.with_name(f".{old.name}.crc")
+            checksum = checksum_of(old)
             if checksum.exists():
                 checksum.rename(new.with_name(checksum.name))
             if old.exists():

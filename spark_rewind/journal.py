@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from spark_ckpt.errors import CheckpointDamaged, ConfigInvalid, FormatUnknown, RewindUnderWay
-from spark_rewind.durable import remove_tree, replace, sync_folder, written
+from spark_ckpt.wording import complaint
+from spark_rewind.durable import locked, remove_tree, replace, sync_folder, written
 from spark_rewind.plan import FORMAT as PLAN_FORMAT
 from spark_rewind.plan import RewindPlan
 from spark_rewind.reading import text_of
@@ -30,9 +30,7 @@ def read_plan(path: Path) -> RewindPlan:
     except FileNotFoundError:
         raise ConfigInvalid(f"there is no plan {path}", hint=hint) from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ConfigInvalid(f"{path} is no plan: {where or 'it'}: {first['msg']}", hint=hint) from error
+        raise ConfigInvalid(f"{path} is no plan: {complaint(error, 'it')}", hint=hint) from error
     if plan.format != PLAN_FORMAT:
         raise FormatUnknown(f"{path} is a plan of format {plan.format}", hint="apply it with the version that made it")
     return plan
@@ -54,13 +52,8 @@ class Journal:
         """Hold the exclusive lock of the plan's folder. Raises `RewindUnderWay`, `RewindNotPermitted`."""
         with written(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock = (self.folder / "lock").open("a")
-        with lock:
-            try:
-                # The lock ends with its process: a killed command blocks no later one.
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise RewindUnderWay(f"another process works on {self.folder}", hint="wait until it is over") from None
+        taken = RewindUnderWay(f"another process works on {self.folder}", hint="wait until it is over")
+        with locked(self.folder / "lock", taken):
             yield
 
     def read(self, kind: str) -> RewindRecord | None:

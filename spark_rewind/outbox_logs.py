@@ -28,9 +28,9 @@ from spark_ckpt.store.store import Store
 from spark_rewind.durable import remove_tree, sync_tree, written
 from spark_rewind.outboxes import opened
 from spark_rewind.records import OutboxChange
+from spark_rewind.stages import PLAN_AGAIN
 
 _LEASE_MS = 60_000
-_STALE = "plan again, and apply that plan; nothing was changed"
 EPOCH, BATCH = "ckpt_epoch", "ckpt_batch"
 """Columns that listed rows have in addition to those of their sink."""
 
@@ -51,7 +51,7 @@ def check_unmoved(change: OutboxChange, identity: str) -> None:
     """Raise `RewindStale` if a driver has begun or committed since the plan."""
     log_state = opened(change.store).log.state()
     if not _is_taken(log_state, change, identity) and log_state.lease_token != change.token:
-        raise RewindStale(f"outbox '{change.name}' has continued in the meantime", hint=_STALE)
+        raise RewindStale(f"outbox '{change.name}' has continued in the meantime", hint=PLAN_AGAIN)
 
 
 def take(change: OutboxChange, identity: str) -> None:
@@ -70,7 +70,7 @@ def take(change: OutboxChange, identity: str) -> None:
         # The token and no clock decides: a driver that renewed the lease since the check may have committed a batch.
         log.begin_incarnation(_holder(identity), LATEST, _LEASE_MS, ended=change.token)
     except StoreInUse as error:
-        raise RewindStale(f"outbox '{change.name}' has continued in the meantime", hint=_STALE) from error
+        raise RewindStale(f"outbox '{change.name}' has continued in the meantime", hint=PLAN_AGAIN) from error
 
 
 def branch(change: OutboxChange, identity: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from spark_ckpt.errors import CkptError, FormatUnknown, RewindOutOfReach
 from spark_rewind.checkpoint import Batch, Pinned, QueryCheckpoint, read_checkpoint
 from spark_rewind.pins import KeptPoint, PinnedQuery, damage, kept_points
+from spark_rewind.stages import PLAN_AGAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +104,20 @@ def whole_copy(folder: Path, name: str) -> QueryCheckpoint:
 
     Raises `RewindOutOfReach` if the point was removed or its files are damaged.
     """
-    hint = "plan again, and apply that plan; nothing was changed"
     # the folder is PINS/points/<id>/queries/<number>
     if len(folder.parents) < 4:
-        raise RewindOutOfReach(f"{name}: {folder} is no part of a pinned point", hint=hint)
+        raise RewindOutOfReach(f"{name}: {folder} is no part of a pinned point", hint=PLAN_AGAIN)
     kept = next((each for each in kept_points(folder.parents[3]) if each.folder == folder.parents[1]), None)
     if kept is None or kept.point is None:
-        raise RewindOutOfReach(f"{name}: pinned point {folder.parents[1]} was taken away since the plan", hint=hint)
+        raise RewindOutOfReach(
+            f"{name}: pinned point {folder.parents[1]} was taken away since the plan", hint=PLAN_AGAIN
+        )
     for each in kept.point.queries:
         if kept.folder / each.kept_in == folder:
             if (why := damage(kept, each)) is not None:
-                raise RewindOutOfReach(f"{name}: {why}", hint=hint)
+                raise RewindOutOfReach(f"{name}: {why}", hint=PLAN_AGAIN)
             return read_checkpoint(folder, name)
-    raise RewindOutOfReach(f"{name}: {folder} is no part of pinned point {kept.point.label}", hint=hint)
+    raise RewindOutOfReach(f"{name}: {folder} is no part of pinned point {kept.point.label}", hint=PLAN_AGAIN)
 
 
 def _damage(kept: KeptPoint, pinned: PinnedQuery, copy: QueryCheckpoint) -> str | None:

@@ -6,7 +6,6 @@ batch. A folder whose name begins with a dot is in preparation or being removed,
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
@@ -29,7 +28,8 @@ from spark_ckpt.errors import (
     StoreForeign,
     StoreOutage,
 )
-from spark_rewind.durable import remove_tree, sync_folder, written
+from spark_ckpt.wording import complaint
+from spark_rewind.durable import locked, remove_tree, sync_folder, written
 from spark_rewind.reading import entries, text_of
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?")
@@ -158,9 +158,7 @@ def _read(folder: Path) -> KeptPoint | None:
     except FileNotFoundError:
         return KeptPoint(folder, None, f"its {MANIFEST} is missing") if folder.is_dir() else None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        return KeptPoint(folder, None, f"its {MANIFEST} is damaged: {where}: {first['msg']}")
+        return KeptPoint(folder, None, f"its {MANIFEST} is damaged: {complaint(error, 'all of it')}")
     except CkptError as error:
         return KeptPoint(folder, None, error.what)
 
@@ -248,13 +246,8 @@ def held(pins: Path) -> Iterator[None]:
     with written(pins):
         if not (pins / ".lock").exists():  # the lock comes last, so that a call after a kill flushes the names again
             _make_durable(pins / POINTS)
-        lock = (pins / ".lock").open("a")
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            hint = "wait until it is done, and run this again"
-            raise PinsInUse(f"another process is changing {pins}", hint=hint) from error
+    taken = PinsInUse(f"another process is changing {pins}", hint="wait until it is done, and run this again")
+    with locked(pins / ".lock", taken):
         # under the lock, a hidden folder belongs to no living process
         for each in entries(pins / POINTS):
             if each.name[0] == ".":

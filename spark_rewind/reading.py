@@ -8,10 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from spark_ckpt.errors import CheckpointDamaged, CheckpointUnreadable, ConfigInvalid
+from spark_ckpt.errors import CheckpointDamaged, CheckpointUnreadable, ConfigInvalid, FormatUnknown
+from spark_ckpt.spark_internals.query_logs import UnknownFormat, Unreadable
 
 TEXT_BYTES_MAX = 256_000_000
 """Upper bound of a log file in bytes: single files have some kilobytes, compacted ones some megabytes."""
+
+HINT_DAMAGED = "restore the file from a backup, or leave this query out; nothing was changed"
+HINT_NEWER = "use a version of spark-ckpt that knows this format; Spark 3.5 to 4.2 can be read"
 
 
 def local_folder(written: str) -> Path:
@@ -64,6 +68,26 @@ def text_of(path: Path) -> str:
         return content.decode()
     except UnicodeDecodeError as error:
         raise CheckpointDamaged(f"{path} is not text", hint="restore it from a backup") from error
+
+
+def listed_text(path: Path) -> str:
+    """Return the text of a file that a listing of its folder had. Raises `CheckpointDamaged` if it is gone since."""
+    try:
+        return text_of(path)
+    except FileNotFoundError:
+        hint = "its query is running and deletes old files: stop it first, or try again"
+        raise CheckpointDamaged(f"{path} went away while it was read", hint=hint) from None
+
+
+@contextmanager
+def parsing(what: object) -> Iterator[None]:
+    """Raise errors about the text of a file of Spark's as `FormatUnknown` or `CheckpointDamaged`. `what`: names it."""
+    try:
+        yield
+    except UnknownFormat as error:
+        raise FormatUnknown(f"{what}: {error}", hint=HINT_NEWER) from error
+    except Unreadable as error:
+        raise CheckpointDamaged(f"{what}: {error}", hint=HINT_DAMAGED) from error
 
 
 def changed_ms(path: Path) -> int:

@@ -15,8 +15,8 @@ from pathlib import Path
 from spark_ckpt.errors import CheckpointDamaged, RewindOutOfReach, RewindUnsupported
 from spark_ckpt.spark_internals.query_logs import SINK_LOG
 from spark_rewind.checkpoint import QueryCheckpoint
-from spark_rewind.durable import link_or_copy
-from spark_rewind.reading import file_of, text_of
+from spark_rewind.durable import link_with_checksum
+from spark_rewind.reading import file_of, listed_text
 from spark_rewind.source_files import entries_in, ordered
 
 
@@ -60,7 +60,7 @@ def read_sink_log(log: Path) -> SinkLog:
     listed, digest = ordered(log), hashlib.sha256()
     # single files before compacted ones: only a single file knows the batch of its entries
     for number, folded, path in sorted(listed, key=lambda each: (each[1], each[0])):
-        text = _text(path)
+        text = listed_text(path)
         digest.update(f"\0{number}\0{folded}\0{text}".encode())
         for entry in entries_in(path, text):
             if entry.get("action") == "add" and not (folded and entry["path"] in found):
@@ -68,14 +68,6 @@ def read_sink_log(log: Path) -> SinkLog:
     numbers = frozenset(number for number, _, _ in listed)
     folds = frozenset(number for number, folded, _ in listed if folded)
     return SinkLog(log.parent, found, numbers, folds, digest.hexdigest())
-
-
-def _text(path: Path) -> str:
-    try:
-        return text_of(path)
-    except FileNotFoundError:
-        hint = "its query is running and folds its log: stop it first, or try again"
-        raise CheckpointDamaged(f"{path} went away while it was read", hint=hint) from None
 
 
 def folders_with_log(paths: Iterable[str]) -> set[Path]:
@@ -107,10 +99,7 @@ def copy_sink_log(log: Path, batch: int, target: Path) -> None:
     for number, _, path in ordered(log):
         # A later compacted file also holds earlier batches, but Spark would take its number for that of a batch.
         if number <= batch:
-            link_or_copy(path, target / path.name)
-            checksum = path.with_name(f".{path.name}.crc")
-            if checksum.is_file():
-                link_or_copy(checksum, target / checksum.name)
+            link_with_checksum(path, target / path.name)
 
 
 def check_cut(log: SinkLog, batch: int) -> None:

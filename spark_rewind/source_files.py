@@ -7,16 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spark_ckpt.errors import CheckpointDamaged, FormatUnknown
-from spark_ckpt.spark_internals.query_logs import (
-    COMPACT,
-    UnknownFormat,
-    Unreadable,
-    batch_number,
-    parse_file_entries,
-)
+from spark_ckpt.spark_internals.query_logs import COMPACT, batch_number, parse_file_entries
 from spark_rewind.positions import FilesPosition, Position
-from spark_rewind.reading import file_of, names, text_of
+from spark_rewind.reading import file_of, names, parsing, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +83,5 @@ def entries_of(path: Path) -> list[Mapping[str, Any]]:
 
 def entries_in(path: Path, text: str) -> list[Mapping[str, Any]]:
     """Return the entries in the text of one file. Raises the errors of `raw_entries`."""
-    try:
+    with parsing(path):
         return parse_file_entries(text)
-    except UnknownFormat as error:
-        raise FormatUnknown(f"{path}: {error}", hint="use a version of spark-ckpt that knows this format") from error
-    except Unreadable as error:
-        raise CheckpointDamaged(
-            f"{path}: {error}", hint="restore the file from a backup; nothing was changed"
-        ) from error

@@ -7,6 +7,12 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+PLAN_AGAIN = "plan again, and apply that plan; nothing was changed"
+"""Advice to a user whose plan no longer fits its queries and tables."""
+
+WOULD_BE_LOST = "what has been done since would be lost: plan a rewind instead; nothing was changed"
+"""Advice to a user whose queries or tables have moved on since the rewind that is to be undone."""
+
 
 class Phase(StrEnum):
     """Progress of a rewind. Each phase is durable before an action of the next phase."""

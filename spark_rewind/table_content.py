@@ -13,7 +13,8 @@ from typing import Any
 
 from spark_ckpt.delta_files import LOG, Action, actions_in, commit_path, oldest_without_gap, versions_in
 from spark_ckpt.errors import LogDamaged, RewindUnsupported
-from spark_rewind.reading import names, text_of, typed_errors
+from spark_rewind.reading import names, text_of
+from spark_rewind.tables import parquet_rows
 
 FileKey = tuple[str, str]
 """A data file's path as the log spells it, and its deletion vector, empty for none.
@@ -158,21 +159,12 @@ def _from_checkpoint(log: Path, version: int) -> Content:
 
 
 def _rows(path: Path) -> Iterator[Action]:
-    """Read actions of a checkpoint with Arrow, which is loaded here: planning imports this module and rarely needs it."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with typed_errors(path):
-            table = pq.read_table(path)
-    except (pa.ArrowException, FileNotFoundError) as error:
-        raise LogDamaged(f"{path} cannot be read", hint=_HINT) from error
+    found = parquet_rows(path, ("protocol", "metaData", "add", "txn", "domainMetadata", "sidecar"))
     # Checkpoints of version 2 may list their files elsewhere: read as a classic one, the table would seem empty.
-    if "sidecar" in table.column_names and table.column("sidecar").null_count < len(table):
+    if found.pop("sidecar"):
         raise RewindUnsupported(f"{path} is a checkpoint with sidecars", hint="restore the table yourself")
-    for kind in ("protocol", "metaData", "add", "txn", "domainMetadata"):
-        if kind in table.column_names:
-            yield from ({kind: _row(kind, row)} for row in table.column(kind).to_pylist() if row is not None)
+    for kind, rows in found.items():
+        yield from ({kind: _row(kind, row)} for row in rows)
 
 
 def _row(kind: str, row: Mapping[str, Any]) -> Action:

@@ -274,7 +274,7 @@ def _checkpoint_rows(log: Path, listed: Iterable[str], newest: int, kind: str) -
         return []
     rows: list[Mapping[str, Any]] = []
     for path in files[max(files)]:
-        rows += _json_rows(path, kind) if path.suffix == ".json" else _parquet_rows(path, kind)
+        rows += _json_rows(path, kind) if path.suffix == ".json" else parquet_rows(path, [kind])[kind]
     return rows
 
 
@@ -282,18 +282,19 @@ def _json_rows(path: Path, kind: str) -> list[Mapping[str, Any]]:
     return [each[kind] for each in _actions(path, _commit_text(path)) if kind in each]
 
 
-def _parquet_rows(path: Path, kind: str) -> list[Mapping[str, Any]]:
-    """Read rows with Arrow, which is loaded here: a log that begins at version 0 needs none."""
+def parquet_rows(path: Path, kinds: Sequence[str]) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the actions of these kinds in a checkpoint of the log. Raises `LogDamaged`, `CheckpointUnreadable`.
+
+    Arrow is loaded here: a log that begins at version 0 needs none.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         # pyarrow's data set module takes longer to load than this file
         with typed_errors(path), pq.ParquetFile(path) as file:
-            if kind not in file.schema_arrow.names:
-                return []
-            column = file.read([kind], use_threads=False).column(kind)
+            there = [kind for kind in kinds if kind in file.schema_arrow.names]
+            table = file.read(there, use_threads=False)
     except (pa.ArrowException, FileNotFoundError) as error:
         raise LogDamaged(f"{path} cannot be read", hint=_HINT) from error
-    rows: list[Mapping[str, Any]] = column.drop_null().to_pylist()
-    return rows
+    return {kind: table.column(kind).drop_null().to_pylist() if kind in there else [] for kind in kinds}

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_ckpt.errors import AdoptionRefused, CheckpointDamaged, FormatUnknown
+from spark_ckpt.errors import AdoptionRefused
 from spark_ckpt.spark_internals import operator_metadata
-from spark_ckpt.spark_internals.operator_metadata import PANDAS, WORDS, OperatorMetadata, parse_operator
-from spark_ckpt.spark_internals.query_logs import STATE, UnknownFormat, Unreadable, batch_number
-from spark_rewind.checkpoint import HINT_DAMAGED, HINT_NEWER
-from spark_rewind.reading import names, numbered_folders, text_of
+from spark_ckpt.spark_internals.operator_metadata import PANDAS, WORDS, parse_operator
+from spark_ckpt.spark_internals.query_logs import STATE, batch_number
+from spark_rewind.reading import listed_text, names, numbered_folders, parsing
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,8 @@ def _operator(number: int, folder: Path) -> StatefulOperator:
             looked_in=folder / operator_metadata.OPERATOR_METADATA,
             hint="start the query once with Spark 4, which writes it down, let it finish a batch, and stop it; nothing was changed",
         )
-    found = _parsed(path)
+    with parsing(path):
+        found = parse_operator(listed_text(path))
     return StatefulOperator(number, found.name, found.partitions)
 
 
@@ -70,14 +70,3 @@ def _metadata_file(folder: Path) -> Path | None:
     if numbered:
         return newer / numbered[-1][1]
     return folder / operator_metadata.METADATA_V1 if operator_metadata.METADATA_V1 in names(folder) else None
-
-
-def _parsed(path: Path) -> OperatorMetadata:
-    try:
-        return parse_operator(text_of(path))
-    except FileNotFoundError:
-        raise CheckpointDamaged(f"{path} went away while it was read", hint=HINT_DAMAGED) from None
-    except UnknownFormat as error:
-        raise FormatUnknown(f"{path}: {error}", hint=HINT_NEWER) from error
-    except Unreadable as error:
-        raise CheckpointDamaged(f"{path}: {error}", hint=HINT_DAMAGED) from error

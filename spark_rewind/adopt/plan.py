@@ -18,8 +18,8 @@ from spark_rewind.adopt.operators import StatefulOperator, read_operators, refus
 from spark_rewind.adopt.outboxes import published
 from spark_rewind.adopt.sources import Stand, stand_of
 from spark_rewind.adopt.unfinished import FINISH, Answer, settled
-from spark_rewind.checkpoint import HINT_DAMAGED, Batch, QueryCheckpoint, read_checkpoint
-from spark_rewind.reading import local_folder
+from spark_rewind.checkpoint import Batch, QueryCheckpoint, read_checkpoint
+from spark_rewind.reading import HINT_DAMAGED, local_folder
 from spark_rewind.sink_logs import read_sink_log
 from spark_rewind.tables import read_table
 

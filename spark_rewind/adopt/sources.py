@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from spark_ckpt import connectors
 from spark_ckpt.connector import Adopts, Cursor
-from spark_ckpt.errors import AdoptionRefused, CheckpointDamaged
+from spark_ckpt.errors import AdoptionRefused
 from spark_ckpt.spark_internals.query_logs import SOURCES, UnknownFormat, Unreadable, parse_start
-from spark_rewind.checkpoint import HINT_DAMAGED, QueryCheckpoint
+from spark_rewind.checkpoint import QueryCheckpoint
 from spark_rewind.positions import DeltaPosition, FilesPosition, KafkaPosition, Position, position_of
-from spark_rewind.reading import text_of
+from spark_rewind.reading import parsing, text_of
 
 _CONNECTORS = {KafkaPosition: "kafka", DeltaPosition: "delta"}
 """Connectors by the kind of offset that they can continue from."""
@@ -36,10 +36,8 @@ def stand_of(checkpoint: QueryCheckpoint, source: str, line: str | None) -> Stan
     offset = _beginning(checkpoint, source) if line is None else line
     if offset is None:
         return None
-    try:
+    with parsing(f"{checkpoint.folder}, source {source}"):
         position = position_of(offset)
-    except (UnknownFormat, Unreadable) as error:
-        raise CheckpointDamaged(f"{checkpoint.folder}, source {source}: {error}", hint=HINT_DAMAGED) from error
     kind = _CONNECTORS.get(type(position))
     if kind is None:
         raise _refused(source, position)

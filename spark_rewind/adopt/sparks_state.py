@@ -11,8 +11,8 @@ from spark_ckpt.spark_internals.state_selection import UnknownStateFolder, selec
 from spark_ckpt.store.spark_state import Known, Moment
 from spark_ckpt.store.store import Store
 from spark_rewind.adopt.plan import Taking
-from spark_rewind.checkpoint import HINT_DAMAGED, read_checkpoint
-from spark_rewind.reading import text_of, typed_errors
+from spark_rewind.checkpoint import read_checkpoint
+from spark_rewind.reading import HINT_DAMAGED, text_of, typed_errors
 
 
 def spark_state(taking: Taking, store: Store, incarnation: int) -> SparkState:

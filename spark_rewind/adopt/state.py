@@ -32,7 +32,7 @@ from spark_ckpt.temporary_folder import TemporaryFolder
 from spark_rewind.adopt.operators import StatefulOperator
 from spark_rewind.adopt.plan import Taking
 from spark_rewind.adopt.unfinished import FINISH
-from spark_rewind.checkpoint import HINT_DAMAGED
+from spark_rewind.reading import HINT_DAMAGED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spark_ckpt.cli.options import AsJson
-from spark_ckpt.cli.output import Id, print_json, print_line, print_table
-from spark_rewind.cli.plan_text import print_outboxes, rows_again
+from spark_ckpt.cli.output import Id, print_json, print_line
+from spark_rewind.cli.plan_text import print_list, print_outboxes, print_section, rows_again
 from spark_rewind.records import FolderChange, QueryChange, RewindRecord, TableChange
 
 if TYPE_CHECKING:
@@ -30,31 +30,16 @@ _TITLES = {"apply": "rolled back", "undo": "put back"}
 def print_record(record: RewindRecord, *, dry: bool) -> None:
     """Print queries and tables, kept folders and next steps."""
     print_line(f"{'would be ' if dry else ''}{_TITLES[record.kind]}: {record.target}")
-    print_line()
-    print_table(
-        ("query", "newest batch", "its next batch reads on", "checkpoint before is kept as"),
-        map(_query_row, record.queries),
-    )
-    if record.tables:
-        print_line()
-        columns = ("table", "version before", "holds again", "new versions", "files back", "files gone")
-        print_table(columns, map(_table_row, record.tables))
-    if record.folders:
-        print_line()
-        print_table(
-            ("folder", "batch before", "newest batch", "files", "log before is kept as"),
-            map(_folder_row, record.folders),
-        )
+    columns: Sequence[str] = ("query", "newest batch", "its next batch reads on", "checkpoint before is kept as")
+    print_section(columns, map(_query_row, record.queries))
+    columns = ("table", "version before", "holds again", "new versions", "files back", "files gone")
+    print_section(columns, map(_table_row, record.tables))
+    columns = ("folder", "batch before", "newest batch", "files", "log before is kept as")
+    print_section(columns, map(_folder_row, record.folders))
     print_outboxes(record.outboxes)
-    for title, lines in (
-        ("rows that sinks keep and that come again:", list(_again(record))),
-        ("not known:", record.notes),
-        ("next:", list(_next(record, dry))),
-    ):
-        if lines:
-            print_line(f"\n{title}")
-            for line in lines:
-                print_line(f"  - {line}")
+    print_list("rows that sinks keep and that come again:", list(_again(record)))
+    print_list("not known:", record.notes)
+    print_list("next:", list(_next(record, dry)))
     if dry:
         print_line("\nNothing was changed.")
 

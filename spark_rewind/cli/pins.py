@@ -15,6 +15,7 @@ import typer
 from spark_ckpt.cli.options import AsJson
 from spark_ckpt.cli.output import iso, print_json, print_line, print_table, size, utc
 from spark_ckpt.wording import counted
+from spark_rewind.cli.plan_text import print_list
 from spark_rewind.declared import Declared, read_declared
 from spark_rewind.pins import bytes_of
 from spark_rewind.planning import RewindRequest
@@ -105,11 +106,7 @@ def points(pins: Pins, as_json: AsJson = False) -> None:
     print_line(
         f"{counted(len(found.points), 'point')} {'holds' if len(found.points) == 1 else 'hold'} {size(found.held_bytes)}"
     )
-    gone = [f"{each.label}: {why}" for each in found.points for why in each.gone]
-    if gone:
-        print_line("\ngone:")
-        for line in gone:
-            print_line(f"  - {line}")
+    print_list("gone:", [f"{each.label}: {why}" for each in found.points for why in each.gone])
 
 
 def unpin(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from rich.console import Console
@@ -29,30 +29,37 @@ def print_plan(plan: RewindPlan) -> None:
     """Print the line, its causes, undone work, public records and unknown facts."""
     back = [each for each in plan.queries if not each.stays]
     print_line(f"to {plan.target.text}: {counted(len(back), 'query goes', 'queries go')} back, {_staying(plan)}")
-    print_line()
-    print_table(
-        ("query", "newest batch", "rolls back to", "batches undone", "state loaded"), map(_query_row, plan.queries)
-    )
-    if plan.tables:
-        print_line()
-        columns = ("table", "newest version", "rolls back to", "versions undone", "written by", "read by")
-        print_table(columns, map(_table_row, plan.tables))
-    if plan.folders:
-        print_line()
-        columns = ("folder", "newest batch", "rolls back to", "files that go", "written by", "read by")
-        print_table(columns, map(_folder_row, plan.folders))
+    columns: Sequence[str] = ("query", "newest batch", "rolls back to", "batches undone", "state loaded")
+    print_section(columns, map(_query_row, plan.queries))
+    columns = ("table", "newest version", "rolls back to", "versions undone", "written by", "read by")
+    print_section(columns, map(_table_row, plan.tables))
+    columns = ("folder", "newest batch", "rolls back to", "files that go", "written by", "read by")
+    print_section(columns, map(_folder_row, plan.folders))
     print_outboxes(plan.outboxes)
     _print_reasons(plan)
     _print_details(plan)
     print_line("\nNothing was changed.")
 
 
+def print_section(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table after an empty line; nothing without rows."""
+    if found := list(rows):
+        print_line()
+        print_table(columns, found)
+
+
+def print_list(title: str, lines: Sequence[str]) -> None:
+    """Print a list below its title; nothing without lines."""
+    if lines:
+        print_line(f"\n{title}")
+        for line in lines:
+            print_line(f"  - {line}")
+
+
 def print_outboxes(outboxes: Sequence[OutboxPlan | OutboxChange]) -> None:
     """Print the epoch that each outbox continues from."""
-    if outboxes:
-        print_line()
-        columns = ("outbox", "of query", "newest epoch", "continues from", "epochs left")
-        print_table(columns, map(_outbox_row, outboxes))
+    columns = ("outbox", "of query", "newest epoch", "continues from", "epochs left")
+    print_section(columns, map(_outbox_row, outboxes))
 
 
 def _outbox_row(outbox: OutboxPlan | OutboxChange) -> Sequence[object]:
@@ -149,19 +156,13 @@ def _plain(reason: RewindReason) -> str:
 
 
 def _print_details(plan: RewindPlan) -> None:
-    for title, lines in (
-        ("files of pinned batches:", [f"{each.name}: {each.kept_in}" for each in plan.queries if each.kept_in]),
-        ("no longer available:", list(_passed_over(plan))),
-        ("versions undone:", list(_undone(plan))),
-        ("versions that are read again:", list(_in_flight(plan))),
-        ("rows that sinks keep and that come again:", list(rows_again(plan.outboxes))),
-        ("records that are public already:", [_public(each) for each in plan.public]),
-        ("what this plan does not know:", plan.notes),
-    ):
-        if lines:
-            print_line(f"\n{title}")
-            for line in lines:
-                print_line(f"  - {line}")
+    print_list("files of pinned batches:", [f"{each.name}: {each.kept_in}" for each in plan.queries if each.kept_in])
+    print_list("no longer available:", list(_passed_over(plan)))
+    print_list("versions undone:", list(_undone(plan)))
+    print_list("versions that are read again:", list(_in_flight(plan)))
+    print_list("rows that sinks keep and that come again:", list(rows_again(plan.outboxes)))
+    print_list("records that are public already:", [_public(each) for each in plan.public])
+    print_list("what this plan does not know:", plan.notes)
 
 
 def _passed_over(plan: RewindPlan) -> Iterator[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,7 +22,7 @@ from spark_rewind.declared import Declared, read_declared
 from spark_rewind.planning import RewindRequest, plan_rewind
 
 if TYPE_CHECKING:
-    from spark_ckpt_kafka.control import KafkaControl, Positions
+    from spark_ckpt_kafka.control import Positions
 
 
 class BrokerTopics:
@@ -34,40 +34,23 @@ class BrokerTopics:
         from spark_ckpt_kafka.control import KafkaControl
         from spark_ckpt_kafka.options import Connection, split_options
 
-        self._control: KafkaControl = KafkaControl(Connection(servers, split_options(properties)[0]))
-        self.earliest = cache(self._earliest)
-        self.ends = cache(self._ends)
-        self.first_at = cache(self._first_at)
+        control = self._control = KafkaControl(Connection(servers, split_options(properties)[0]))
+        self.earliest = cache(partial(self._asked, control.beginnings))
+        self.ends = cache(partial(self._asked, partial(control.ends, committed=False)))
+        self.first_at = cache(partial(self._asked, control.first_at))
 
     def close(self) -> None:
         """Close the connection."""
         self._control.close()
 
-    def _earliest(self, topic: str) -> dict[int, int]:
-        return self._asked(topic, None, "beginnings")
-
-    def _ends(self, topic: str) -> dict[int, int]:
-        return self._asked(topic, None, "ends")
-
-    def _first_at(self, topic: str, at_ms: int) -> dict[int, int]:
-        return self._asked(topic, at_ms, "first_at")
-
-    def _asked(self, topic: str, at_ms: int | None, what: str) -> dict[int, int]:
+    def _asked(self, ask: Callable[..., Positions], topic: str, *at_ms: int) -> dict[int, int]:
         from spark_ckpt_kafka.control import ControlError
 
         try:
-            found = self._positions(topic, at_ms, what)
+            found = ask(self._control.partitions([topic]), *at_ms)
         except ControlError as error:
             raise SourceInvalid(f"topic {topic}: {error.what}", hint=error.hint) from error
         return {partition: offset for (_, partition), offset in sorted(found.items())}
-
-    def _positions(self, topic: str, at_ms: int | None, what: str) -> Positions:
-        partitions = self._control.partitions([topic])
-        if at_ms is not None:
-            return self._control.first_at(partitions, at_ms)
-        if what == "ends":
-            return self._control.ends(partitions, committed=False)
-        return self._control.beginnings(partitions)
 
 
 app = typer.Typer(
