@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from store_world import ELSEWHERE, JOB, OPERATOR, World
 
 from spark_ckpt.driver.maintenance.bootstrap import Origin, bootstrap
+from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, EpochNotFound, StoreInUse
+from spark_ckpt.store.location import Location
 from spark_ckpt.store.store import Store
 
 KEYS = [f"key{number}" for number in range(30)]
@@ -100,3 +103,22 @@ def test_damaged_state_is_found_before_a_commit(world: World) -> None:
         bootstrap(store, "new", Origin(store, 1, OPERATOR))
     assert store.log.state().latest == 2
     assert "new" not in store.log.manifest(2).operators
+
+
+def test_an_epoch_that_the_other_jobs_retention_drops_meanwhile_is_not_damaged(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = World(tmp_path / "other")
+    other.begin()
+    for value in (1, 2):
+        other.epoch({"a": value}, full=True)
+    other.store.log.record_acks(other.line.incarnation, other.acks(2))
+    origin, read_range = opened(other), Location.read_range
+
+    def after_retention(self: Location, *arguments: Any, **options: Any) -> Any:
+        other.store.retain(Retention(keep_last=1, slack=0))
+        return read_range(self, *arguments, **options)
+
+    monkeypatch.setattr(Location, "read_range", after_retention)
+    with pytest.raises(EpochNotFound):
+        bootstrap(opened(world), "new", Origin(origin, 1, OPERATOR))

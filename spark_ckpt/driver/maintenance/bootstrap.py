@@ -8,7 +8,7 @@ from spark_ckpt.driver.maintenance.dealing import LEASE_MS, Dealing, behind
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.restore import LATEST
-from spark_ckpt.errors import ConfigInvalid, EpochNotFound
+from spark_ckpt.errors import ConfigInvalid, EpochDamaged, EpochNotFound
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.state_rows import snapshot_of
 from spark_ckpt.store.store import Store
@@ -53,7 +53,13 @@ def bootstrap(store: Store, operator: str, origin: Origin) -> Bootstrapped:
         # Checked again: a driver may have committed its last epoch since, and the operator's state in it would be lost.
         _refuse_known(point.manifest, operator)
         read, write = origin.store.state(origin.operator).location, store.state(operator).location
-        files = tuple(Dealing(store.log, point, snapshot, read).files(snapshot.key_groups, write))
+        try:
+            files = tuple(Dealing(store.log, point, snapshot, read).files(snapshot.key_groups, write))
+        except EpochDamaged:
+            origin.store.log.manifest(
+                origin.epoch
+            )  # raises EpochNotFound if that job's retention has dropped the epoch meanwhile
+            raise
         begun = {"operator": operator, "files": files, "watermarks": {}, "late_rows": 0}
         manifest = behind(point, snapshot.model_copy(update=begun), "bootstrap")
         store.log.commit_epoch(manifest)
