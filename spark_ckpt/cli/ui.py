@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from spark_ckpt.cli.options import StorageOptions, pairs
-from spark_ckpt.cli.output import print_line
+from spark_ckpt.cli.output import flush, print_line
 from spark_ckpt.errors import EnvironmentUnfit
 
 _YOUNG = 100_000
@@ -39,4 +39,5 @@ def ui(
     gc.set_threshold(_YOUNG)
     server = PageServer(stores, host, port, name or (), pairs(storage_option, "--storage-option"))
     print_line(f"{server.url}  (Ctrl-C ends it)")
+    flush()
     server.run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import urllib.error
 import urllib.request
 from http.client import HTTPConnection
@@ -53,6 +54,16 @@ def test_several_jobs_are_listed_although_one_cannot_be_read(server):
     status, jobs = answered(server, "/api/jobs")
     assert (status, [each.get("latest") for each in jobs]) == (200, [3, 3, None])
     assert "CKPT_STORE_FOREIGN" in jobs[2]["error"]
+
+
+def test_a_page_is_served_although_the_programs_output_is_closed(world, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)  # as of a daemon that has closed it
+    watching = PageServer([world.store.location.uri])
+    watching.start()
+    try:
+        assert asked(watching, "/api/jobs")[0] == 200
+    finally:
+        watching.close()
 
 
 def test_new_epochs_show_on_an_open_page(server, tmp_path_factory):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -57,7 +56,6 @@ class PageServer:
 
     def run(self) -> None:
         """Serve until Ctrl-C or SIGTERM."""
-        sys.stdout.flush()
         self._server.run(sockets=[self._socket])
 
     def start(self) -> None:
