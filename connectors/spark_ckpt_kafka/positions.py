@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from spark_ckpt.connector import Cursor, Json
@@ -73,7 +74,10 @@ def starting(
     if start in ("earliest", "latest"):
         chosen = beginnings if start == "earliest" else ends
         return {place: chosen[place] for place in every}
-    wanted = from_cursor({name: at for name, at in start.items() if at != {}}) if isinstance(start, Mapping) else None
+    wanted = None
+    if isinstance(start, Mapping):
+        with suppress(SourceInvalid):  # an offset as text, for example
+            wanted = from_cursor({name: at for name, at in start.items() if at != {}})
     if wanted is None or not set(wanted) <= set(every):
         unknown = sorted(set(wanted or ()) - set(every))
         raise ConfigInvalid(

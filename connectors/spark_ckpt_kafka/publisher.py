@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 # It exceeds INIT_TIMEOUT_S and COMMIT_TIMEOUT_S (30 s each), so that no client is killed that waits within its
 # limits.
 STALL_MARGIN_S = 35.0
-LEAST_BATCH_BYTES = 4_096
-"""Smallest batch size in bytes; a topic that refuses it accepts hardly any record."""
+LEAST_BATCH_BYTES = 256
+"""Smallest batch size in bytes: one record. A topic that refuses such a batch accepts hardly any record."""
 MAX_FENCINGS = 4
 """Number of fencings in a row, with pauses, that ends a publish: another driver keeps using the transactional id."""
 
@@ -205,7 +205,9 @@ class KafkaPublisher:
     def _failed(self, lane: int, request: ShardRequest, failure: ProducerFailed) -> PublishFailed:
         return PublishFailed(
             f"epoch {request.epoch} could not be published to Kafka: {failure.what}",
-            hint=failure.hint or "it stays staged and is tried again; check that the brokers run",
+            hint=failure.hint
+            or "it stays staged and is tried again; check that the brokers run, and that this host reaches their "
+            "advertised listeners",
             sink=self._settings.sink,
             lane=lane,
         )

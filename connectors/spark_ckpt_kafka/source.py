@@ -92,7 +92,8 @@ _READER_OPTIONS = frozenset(
     }
 )
 _MOST, _LEAST = "maxOffsetsPerTrigger", "minOffsetsPerTrigger"
-_ISOLATION = "isolation.level"
+_NUMBERS = frozenset({_MOST, _LEAST, "minPartitions", "maxRecordsPerPartition", "kafkaConsumer.pollTimeoutMs"})
+_ISOLATION, _LEVELS = "isolation.level", ("read_committed", "read_uncommitted")
 _CONSUMER = {
     _ISOLATION: "read_committed",
     # After each poll Spark seeks to both ends of the partition, so that the consumer drops its fetched records. A
@@ -317,7 +318,7 @@ class KafkaSource:
         return {"kind": "kafka", "topic": str(self._topics)} | self._connection.describe() | redacted(self._reader)
 
     def _stream(self, spark: SparkSession, starting_offsets: str) -> DataFrame:
-        from pyspark.errors import AnalysisException
+        from pyspark.errors import AnalysisException, PySparkException
 
         consumer = {f"kafka.{name}": value for name, value in self._consumer.items()}
         options = (
@@ -332,8 +333,9 @@ class KafkaSource:
         reader = spark.readStream.format("kafka").options(**options).option("startingOffsets", starting_offsets)
         try:
             return reader.load()
-        except AnalysisException as error:
-            if "kafka" not in str(error).lower() or "find" not in str(error).lower():
+        except PySparkException as error:
+            said = str(error).lower()
+            if not isinstance(error, AnalysisException) or "kafka" not in said or "find" not in said:
                 raise SourceInvalid(f"Spark refuses the Kafka options: {error}", hint="see the message") from error
             raise EnvironmentUnfit(
                 "the session has no Kafka connector",
@@ -354,6 +356,12 @@ def _split_reader_options(options: Mapping[str, str]) -> tuple[dict[str, str], d
             hint=did_you_mean(unknown[0], _READER_OPTIONS)
             or f"known: {', '.join(sorted(_READER_OPTIONS))}, and Kafka's dotted names",
         )
+    # Spark would read nothing with 0 offsets per trigger, and report fewer as lost records.
+    for name in sorted(_NUMBERS & reader.keys()):
+        if not re.fullmatch("0*[1-9][0-9]*", reader[name]):
+            raise ConfigInvalid(f"{name} must be a whole number above 0, not {reader[name]!r}")
+    if (level := (_CONSUMER | consumer)[_ISOLATION]) not in _LEVELS:
+        raise ConfigInvalid(f"unknown {_ISOLATION} {level!r}", hint=f"one of {', '.join(_LEVELS)}")
     return _CONSUMER | consumer, reader
 
 

@@ -215,3 +215,9 @@ def test_a_topic_that_was_created_again_is_an_error(spark: SparkSession, cluster
 def test_a_missing_topic_is_reported_before_the_query_starts(spark: SparkSession, cluster: Cluster) -> None:
     with pytest.raises(SourceInvalid, match="does not exist"):
         KafkaSource(cluster.broker.servers, "no-such-topic").check(spark)
+
+
+def test_an_option_that_spark_refuses_is_reported_with_sparks_words(spark: SparkSession, cluster: Cluster) -> None:
+    source = KafkaSource(cluster.broker.servers, cluster.topic, options={"auto.offset.reset": "earliest"})
+    with pytest.raises(SourceInvalid, match=r"Kafka option 'auto\.offset\.reset' is not supported"):
+        source.check(spark)

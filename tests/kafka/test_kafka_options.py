@@ -159,6 +159,21 @@ def test_producer_options_that_cannot_work_are_refused(options: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(
+    "options",
+    [
+        {"maxOffsetsPerTrigger": 0},
+        {"maxOffsetsPerTrigger": -5},
+        {"minOffsetsPerTrigger": "1e3"},
+        {"minPartitions": "x"},
+        {"isolation.level": "READ_COMMITTED"},
+    ],
+)
+def test_reader_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigInvalid, match=next(iter(options))):
+        KafkaSource("b:1", "t", options=options)
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         {},

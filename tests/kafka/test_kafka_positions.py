@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spark_ckpt_kafka import positions
 from spark_ckpt_kafka.source import KafkaSource
 
-from spark_ckpt.errors import SourceInvalid, StartOutOfRange
+from spark_ckpt.errors import ConfigInvalid, SourceInvalid, StartOutOfRange
 
 Places = st.dictionaries(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 11)), st.integers(0, 2**62))
 
@@ -63,6 +63,8 @@ def test_start_is_explicit_for_every_partition() -> None:
     assert start("latest") == end
     assert start({"a": {"0": -1}}) == {("a", 0): 50, ("a", 1): 6}
     assert start({"a": {0: 7, 1: -2}}) == {("a", 0): 7, ("a", 1): 6}
+    with pytest.raises(ConfigInvalid, match="does not fit the topic"):
+        start({"a": {"0": "7"}})
 
 
 @pytest.mark.parametrize(

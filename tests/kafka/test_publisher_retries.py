@@ -104,9 +104,12 @@ def test_a_batch_that_is_too_large_for_its_topic_is_halved_until_it_fits(
     assert FakeProcess.started == [whole // 2, whole // 4]
 
 
-def test_batches_have_a_smallest_size(publisher: Callable[..., KafkaPublisher]) -> None:
+def test_batches_have_a_smallest_size_with_one_small_record(publisher: Callable[..., KafkaPublisher]) -> None:
+    """A topic whose limit was lowered may take each record, and not two of them."""
+    FakeProcess.started.clear()
     with pytest.raises(PublishFailed, match="MSG_SIZE_TOO_LARGE"):
         publisher(*[TOO_LARGE] * 100).publish(_output())
+    assert min(FakeProcess.started) == 256
 
 
 def test_a_refused_record_is_not_retried(publisher: Callable[..., KafkaPublisher]) -> None:
