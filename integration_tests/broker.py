@@ -78,19 +78,27 @@ class Broker(Protocol):
 
 
 class JarBroker:
-    """A broker process of this machine's JVM, started from the locked jars."""
+    """A broker process of this machine's JVM, started from the locked jars. `first`: the node whose cluster it joins."""
 
     def __init__(
-        self, folder: Path, properties: Mapping[str, str], login: Mapping[str, object], flags: Sequence[str] = SMALL
+        self,
+        folder: Path,
+        properties: Mapping[str, str],
+        login: Mapping[str, object],
+        flags: Sequence[str] = SMALL,
+        first: JarBroker | None = None,
     ) -> None:
         self._folder = folder
         self._login = login
         self._flags = flags
         self._port, controller = free_ports(2)
+        self.cluster_id: str = first.cluster_id if first else _new_cluster_id()
+        self.voters: str = first.voters if first else f"1@127.0.0.1:{controller}"
         self._config = folder / "server.properties"
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
-        settings = {**DEFAULTS, **_local_listeners(self._port, controller), **properties}
+        listeners = _local_listeners(self._port, None if first else controller)
+        settings = {**DEFAULTS, **listeners, "controller.quorum.voters": self.voters, **properties}
         settings["log.dirs"] = str(folder / "log")
         self._config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         self._format()
@@ -122,7 +130,7 @@ class JarBroker:
 
     def _format(self) -> None:
         command = _command(
-            "kafka.tools.StorageTool", "format", f"--cluster-id={_cluster_id()}", "-c", str(self._config)
+            "kafka.tools.StorageTool", "format", f"--cluster-id={self.cluster_id}", "-c", str(self._config)
         )
         run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         if run.returncode:
@@ -290,11 +298,11 @@ def _command(main: str, *arguments: str, flags: Sequence[str] = SMALL) -> list[s
     return [str(jars.find_java()), *flags, "-cp", os.pathsep.join(paths), main, *arguments]
 
 
-def _local_listeners(port: int, controller: int) -> dict[str, str]:
+def _local_listeners(port: int, controller: int | None) -> dict[str, str]:
+    ours = f"PLAINTEXT://127.0.0.1:{port}"
     return {
-        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "listeners": ours if controller is None else f"{ours},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": ours,
     }
 
 
@@ -306,5 +314,5 @@ def _container_listeners(port: int) -> dict[str, str]:
     }
 
 
-def _cluster_id() -> str:
+def _new_cluster_id() -> str:
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()

@@ -24,6 +24,7 @@ _MOVED = (
     kafka_errors.NotCoordinatorError,
     kafka_errors.CoordinatorNotAvailableError,
     kafka_errors.KafkaConnectionError,
+    kafka_errors.NodeNotReadyError,
     kafka_errors.RequestTimedOutError,
 )
 

@@ -31,13 +31,25 @@ from spark_ckpt_kafka.options import Connection
 
 REQUEST_TIMEOUT_S = 6.0
 MARKER_TIMEOUT_S = 20.0
-SETTLE_TIMEOUT_S = 5.0
+SETTLE_TIMEOUT_S = 12.0
+"""Longer than a cluster needs to notice a dead broker: 9 s by default (broker.session.timeout.ms)."""
+_RETRY_PAUSE_S = 0.01
+_RECONNECT_PAUSE_S = 0.2
 
 _STARTING = (kafka_errors.NodeNotReadyError,)
 """Errors of a broker that has just started: it answers before its metadata names any node."""
 
-_UNDECIDED = (
+_MOVING = (
     *_STARTING,
+    kafka_errors.KafkaConnectionError,
+    kafka_errors.LeaderNotAvailableError,
+    kafka_errors.NotLeaderForPartitionError,
+    kafka_errors.RequestTimedOutError,
+)
+"""Errors while a cluster has not noticed that a broker is dead or frozen. At a wrong address no client gets so far."""
+
+_UNDECIDED = (
+    *_MOVING,
     kafka_errors.UnstableOffsetCommitError,
     kafka_errors.CoordinatorLoadInProgressError,
     kafka_errors.CoordinatorNotAvailableError,
@@ -200,7 +212,7 @@ class KafkaControl:
     def _call(
         self,
         request: Callable[[Any], T],
-        passing: tuple[type[Exception], ...] = _STARTING,
+        passing: tuple[type[Exception], ...] = _MOVING,
         patience_s: float = SETTLE_TIMEOUT_S,
     ) -> T:
         """Return the answer. Repeats the request on errors of `passing`, for `patience_s` seconds at most."""
@@ -211,7 +223,7 @@ class KafkaControl:
             except ControlError as error:
                 if not isinstance(error.__cause__, passing) or time.monotonic() > deadline:
                     raise
-                time.sleep(0.01)
+                time.sleep(_RETRY_PAUSE_S if self._admin else _RECONNECT_PAUSE_S)
 
     def _ask(self, request: Callable[[Any], T]) -> T:
         try:

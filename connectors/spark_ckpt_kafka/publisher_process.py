@@ -266,6 +266,8 @@ def _handled(publisher: ShardPublisher, request: object, verified: Callable[[], 
             case ShardRequest():
                 return publisher.publish(request, verified)
     except ControlError as error:
+        if error.retriable:
+            raise ProducerFailed(error.what, hint=error.hint) from error
         raise PublishFailed(error.what, hint=error.hint) from error
     except (CkptError, ProducerFailed):
         raise

@@ -13,7 +13,8 @@ from typing import Annotated
 import typer
 
 from integration_tests.broker import Broker, running_broker
-from integration_tests.campaign.brokers import broker_kills
+from integration_tests.broker_cluster import BrokerCluster, running_cluster
+from integration_tests.campaign.brokers import broker_kills, leader_kills
 from integration_tests.campaign.damaged_starts import damaged_starts
 from integration_tests.campaign.damages import damages
 from integration_tests.campaign.delta_kills import delta_kills
@@ -66,6 +67,7 @@ WITH_BROKER: dict[str, Callable[[Broker, Path, int, int, Results], None]] = {
     "tables-changed": with_broker(tables_changed.SCENES),
     "poisoned-records": with_broker(poisoned_records.SCENES),
 }
+WITH_CLUSTER: dict[str, Callable[[BrokerCluster, Path, int, int, Results], None]] = {"leaders": leader_kills}
 WITHOUT: dict[str, Callable[[Path, int, int, Results], None]] = {
     "delta": delta_kills,
     "sparks": sparks_kills,
@@ -95,6 +97,7 @@ USUAL = {
     "stages": len(cells()),
     "zombies": 100,
     "brokers": 30,
+    "leaders": 30,
     "damages": 2000,
     "starts": 200,
     "disks": 20,
@@ -136,6 +139,10 @@ def run(
         print(f"{campaign}: {number} trials, seed {chosen}, in {folder}", flush=True)
         if campaign in WITHOUT:
             WITHOUT[campaign](folder, number, chosen, account)
+            return
+        if campaign in WITH_CLUSTER:
+            with running_cluster(folder / "brokers") as cluster:
+                WITH_CLUSTER[campaign](cluster, folder, number, chosen, account)
             return
         with running_broker(folder / "broker") as broker:
             WITH_BROKER[campaign](broker, folder, number, chosen, account)

@@ -129,7 +129,7 @@ def _fail_over_in_jobs(
 ) -> None:
     draw, schedule = random.Random(seed), failovers_of(seed, trials)
     for begin in range(0, trials, OF_A_JOB):
-        job = hard_job(broker, folder / f"failovers-{begin}", draw.randrange(10**6))
+        job = hard_job(broker.servers, folder / f"failovers-{begin}", draw.randrange(10**6))
         job.lives.program = FAR_AWAY if terms[1] == SILENT else job.lives.program
         try:
             _fail_over_often(job, schedule[begin : begin + OF_A_JOB], results, terms)
@@ -202,7 +202,7 @@ def paused(broker: Broker, folder: Path, trials: int, seed: int, results: Result
     """Freeze `trials` leading drivers until their standby leads, then wake them: each must commit nothing, report and end."""
     draw, schedule = random.Random(seed), pauses_of(seed, trials)
     for begin in range(0, trials, OF_A_JOB):
-        job = hard_job(broker, folder / f"paused-{begin}", draw.randrange(10**6))
+        job = hard_job(broker.servers, folder / f"paused-{begin}", draw.randrange(10**6))
         try:
             _pause_often(job, schedule[begin : begin + OF_A_JOB], results)
             drain(job, results)
@@ -274,7 +274,7 @@ def unfenced(broker: Broker, folder: Path, trials: int, seed: int, results: Resu
     """Test the campaign: a primary that commits without a check of the lease is found in each of `trials` trials."""
     draw = random.Random(seed)
     for number in range(trials):
-        job, found = hard_job(broker, folder / f"unfenced-{number}", draw.randrange(10**6)), ""
+        job, found = hard_job(broker.servers, folder / f"unfenced-{number}", draw.randrange(10**6)), ""
         try:
             pair = Pair(job, "6 seconds", {}, UNFENCED)
             pause = Pause("", draw.uniform(0, 1.5), "started", draw.uniform(0, 1))

@@ -27,7 +27,7 @@ def full_disks(broker: Broker, folder: Path, trials: int, seed: int, results: Re
     """Fill the disk `trials` times for up to 12 s, under one driver. Needs the right to mount a tmpfs."""
     draw, disk = random.Random(seed), folder / "disk"
     with mounted(disk):
-        job = hard_job(broker, folder / "full-disks", draw.randrange(10**6))
+        job = hard_job(broker.servers, folder / "full-disks", draw.randrange(10**6))
         stores = ["--store", str(disk / "store")]
         try:
             driver = job.lives.start(*ARGUMENTS, *stores)

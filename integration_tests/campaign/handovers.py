@@ -26,7 +26,7 @@ def handovers(broker: Broker, folder: Path, trials: int, seed: int, results: Res
     """Hand over `trials` times under load, to a standby that is warm or only follows. The output is compared after every fifty."""
     draw = random.Random(seed)
     for begin in range(0, trials, OF_A_JOB):
-        job = hard_job(broker, folder / f"handovers-{begin}", draw.randrange(10**6))
+        job = hard_job(broker.servers, folder / f"handovers-{begin}", draw.randrange(10**6))
         try:
             ready = [draw.choice(READY) for _ in range(begin, min(trials, begin + OF_A_JOB))]
             kinds = [(f"handed over when the standby '{each}'", partial(_hand_over, ready=each)) for each in ready]

@@ -20,11 +20,11 @@ KEYS = 5_000
 ARGUMENTS = ("--wide", "--interval", "1 second")
 
 
-def hard_job(broker: Broker, folder: Path, seed: int) -> KafkaJob:
+def hard_job(servers: str, folder: Path, seed: int) -> KafkaJob:
     """A new job in `folder` whose input is a `HardLedger`."""
     folder.mkdir()
-    job = KafkaJob.new(broker, folder, seed)
-    job.ledger = HardLedger(broker.servers, job.ledger.topic, KEYS, seed)
+    job = KafkaJob.new(servers, folder, seed)
+    job.ledger = HardLedger(servers, job.ledger.topic, KEYS, seed)
     return job
 
 
@@ -35,7 +35,7 @@ def kafka_kills(broker: Broker, folder: Path, kills: int, seed: int, results: Re
         left = kills - number * 50
         if left <= 0:
             return
-        job = hard_job(broker, folder / f"job-{number}", draw.randrange(10**6))
+        job = hard_job(broker.servers, folder / f"job-{number}", draw.randrange(10**6))
         try:
             _one_job(job, min(50, left), draw, results)
         finally:
@@ -73,7 +73,7 @@ def drain(job: KafkaJob, results: Results) -> None:
     try:
         job.lives.drain(*ARGUMENTS, "--max-offsets", "20000", timeout_s=600)
         found = job.ledger.differences(job.output)
-        assert_settled(job.broker.servers, job.output)
+        assert_settled(job.servers, job.output)
         job.check_watcher()
     except AssertionError as error:
         results.add("output compared", why=str(error))

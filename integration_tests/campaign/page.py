@@ -25,6 +25,7 @@ WORDS = {
     "stages": "one of several stages of a program: kill -9, by protocol, graph, stage and point of the kill",
     "zombies": "a driver frozen, replaced, and woken",
     "brokers": "the Kafka broker killed and started again",
+    "leaders": "one of three Kafka brokers killed or paused",
     "damages": "a file of the store damaged, every command run",
     "starts": "a file of the store damaged, the job started",
     "disks": "the store's disk full for up to 12 s",

@@ -32,7 +32,7 @@ class Sample:
 
 def soak(broker: Broker, folder: Path, minutes: float, seed: int, results: Results) -> None:
     """Run one driver for `minutes`, an epoch each second; compare the second and the last sixth of the time."""
-    job = hard_job(broker, folder / "soak", seed)
+    job = hard_job(broker.servers, folder / "soak", seed)
     samples: list[Sample] = []
     try:
         driver = job.lives.start(*ARGUMENTS)

@@ -21,7 +21,7 @@ POINTS = ("", "", "", *IN_CHILDREN[1:])
 def zombies(broker: Broker, folder: Path, trials: int, seed: int, results: Results) -> None:
     """Freeze `trials` drivers of one job, at a random moment or at a named failpoint; wake each after its successor began."""
     draw = random.Random(seed)
-    job = hard_job(broker, folder / "zombies", draw.randrange(10**6))
+    job = hard_job(broker.servers, folder / "zombies", draw.randrange(10**6))
     try:
         living = _start(job, "")
         for number in range(trials):

@@ -29,6 +29,7 @@ from spark_ckpt_kafka.sink import KafkaSink
 
 from checkpoint_protocols.ids import Epoch, Incarnation
 from integration_tests.broker import Broker
+from integration_tests.broker_cluster import BrokerCluster
 from spark_ckpt.connector import EpochOutput, PublishReceipt, SinkContext, StagedFile
 
 
@@ -88,11 +89,12 @@ def _staged(path: Path, rows: int, lane: int) -> StagedFile:
 
 @dataclass
 class Cluster:
-    """A broker with its own topic and its own store id."""
+    """A topic and a store id of a test. `replication`: replicas of a topic; -1 for the brokers' own number."""
 
-    broker: Broker
+    broker: Broker | BrokerCluster
     topic: str = field(default_factory=lambda: f"t-{uuid.uuid4().hex[:10]}")
     store_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    replication: int = 1
 
     def __post_init__(self) -> None:
         self.control = KafkaControl(Connection(self.broker.servers))
@@ -122,7 +124,7 @@ class Cluster:
 
     def _make(self, topic: str) -> None:
         """A busy broker lists a new topic only some time after it confirms its creation."""
-        self.control.create_topic(topic, PARTITIONS)
+        self.control.create_topic(topic, PARTITIONS, self.replication)
         wait_for(lambda: self._partitions_of(topic) == PARTITIONS, "the new topic")
 
     def _partitions_of(self, topic: str) -> int:

@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def job(broker: Broker, tmp_path: Path) -> Iterator[KafkaJob]:
     """A job with its own topics and store. All its processes end with the test."""
-    one = KafkaJob.new(broker, tmp_path)
+    one = KafkaJob.new(broker.servers, tmp_path)
     yield one
     one.close()
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from integration_tests.broker import Broker
 from integration_tests.survival.kills import Kill
 from integration_tests.survival.ledger import Ledger, Watcher, alter_topic, create_topic
 from integration_tests.survival.process import Lives
@@ -20,7 +19,7 @@ KEYS = 400
 class KafkaJob:
     """One job of a test. `seed` makes its data, and the draws of `random`."""
 
-    broker: Broker
+    servers: str
     store: Path
     output: str
     ledger: Ledger
@@ -30,10 +29,9 @@ class KafkaJob:
     random: random.Random
 
     @classmethod
-    def new(cls, broker: Broker, folder: Path, seed: int | None = None) -> Self:
+    def new(cls, servers: str, folder: Path, seed: int | None = None) -> Self:
         seed = random.SystemRandom().randrange(1_000_000) if seed is None else seed
         print(f"seed {seed}, logs in {folder}")
-        servers = broker.servers
         source, output = create_topic(servers, "in"), create_topic(servers, "out")
         watcher = Watcher(servers, output)
         watcher.start()
@@ -41,7 +39,7 @@ class KafkaJob:
         arguments += ["--store", str(folder / "store"), "--local-dir", str(folder)]
         ledger = Ledger(servers, source, KEYS, seed)
         return cls(
-            broker, folder / "store", output, ledger, watcher, Lives(folder, arguments), seed, random.Random(seed)
+            servers, folder / "store", output, ledger, watcher, Lives(folder, arguments), seed, random.Random(seed)
         )
 
     def live_and_die(self, kill: Kill, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
@@ -64,11 +62,11 @@ class KafkaJob:
 
     def compact(self, topic: str) -> None:
         """Let the broker compact all records that the topic holds now."""
-        alter_topic(self.broker.servers, topic, COMPACTING)
+        alter_topic(self.servers, topic, COMPACTING)
 
     def stop_compaction(self, topic: str) -> None:
         """Keep the topic's records from now on."""
-        alter_topic(self.broker.servers, topic, {"cleanup.policy": "delete"})
+        alter_topic(self.servers, topic, {"cleanup.policy": "delete"})
 
 
 COMPACTING = {

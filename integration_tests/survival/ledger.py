@@ -170,7 +170,7 @@ def create_topic(servers: str, prefix: str, partitions: int = PARTITIONS, **conf
     """Create a topic for one test."""
     name = f"{prefix}-{uuid.uuid4().hex[:10]}"
     admin = AdminClient({"bootstrap.servers": servers})
-    for future in admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values():
+    for future in admin.create_topics([NewTopic(name, partitions, -1, config=config)]).values():
         future.result(30)
     return name
 

@@ -7,6 +7,7 @@ from itertools import cycle, pairwise
 import pytest
 from pyspark.sql import SparkSession
 
+from integration_tests.broker import Broker
 from integration_tests.survival.job import KafkaJob
 from integration_tests.survival.kills import (
     DAMAGES,
@@ -77,7 +78,7 @@ def _check_lives(job: KafkaJob, kills: int) -> None:
 
 
 @pytest.mark.long  # in the gate: integration_tests/kafka/test_publish_crash.py, without Spark
-def test_a_killed_publishing_process_costs_no_incarnation(job: KafkaJob) -> None:
+def test_a_killed_publishing_process_costs_no_incarnation(job: KafkaJob, broker: Broker) -> None:
     """Killed once at each point of a publish, during one run of the driver."""
     once = job.lives.folder / "once"
     once.mkdir()
@@ -94,7 +95,7 @@ def test_a_killed_publishing_process_costs_no_incarnation(job: KafkaJob) -> None
 
 
 @pytest.mark.long
-def test_a_broker_killed_in_the_middle_of_a_publish_costs_no_incarnation(job: KafkaJob) -> None:
+def test_a_broker_killed_in_the_middle_of_a_publish_costs_no_incarnation(job: KafkaJob, broker: Broker) -> None:
     once = job.lives.folder / "once"
     once.mkdir()
     environment = {"SPARK_CKPT_FAILPOINT": "MID_SEND:stop", "SPARK_CKPT_FAILPOINT_ONCE": str(once)}
@@ -102,9 +103,9 @@ def test_a_broker_killed_in_the_middle_of_a_publish_costs_no_incarnation(job: Ka
 
     with job.lives.start("--available-now", environment=environment) as driver:
         driver.wait_for((once / "MID_SEND").exists, "rows are being sent")
-        job.broker.kill()
+        broker.kill()
         driver.resume()
-        job.broker.start()
+        broker.start()
         driver.check_ended_well(300)
 
     assert [event["incarnation"] for event in driver.events("started")] == [1]

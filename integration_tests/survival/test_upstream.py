@@ -57,7 +57,7 @@ class Upstream:
 @pytest.mark.long  # in the gate: integration_tests/kafka/test_source.py, without a kill
 def test_aborted_transactions_and_compaction_leave_cursors_exact(job: KafkaJob, spark: SparkSession) -> None:
     topic = job.ledger.topic
-    upstream = Upstream(job.broker.servers, topic)
+    upstream = Upstream(job.servers, topic)
     for number in range(12):
         upstream.transaction(400, "abort" if number % 3 == 1 else "commit")
     _compacted(job, upstream)
@@ -77,12 +77,12 @@ def test_aborted_transactions_and_compaction_leave_cursors_exact(job: KafkaJob, 
 def _compacted(job: KafkaJob, upstream: Upstream) -> None:
     """Wait until compaction removes records. It works on closed segments only, so new records are necessary."""
     topic = job.ledger.topic
-    written = len(read_committed(job.broker.servers, topic))
+    written = len(read_committed(job.servers, topic))
     job.compact(topic)
 
     def taken() -> bool:
         upstream.transaction(50, "commit")
-        return len(read_committed(job.broker.servers, topic)) < written
+        return len(read_committed(job.servers, topic)) < written
 
     wait_until(taken, "compaction takes records", 90)
     job.stop_compaction(topic)
@@ -91,15 +91,15 @@ def _compacted(job: KafkaJob, upstream: Upstream) -> None:
 def _check(job: KafkaJob) -> None:
     """The output is exactly that of the input which a committed reader sees."""
     expected: dict[str, list[Output]] = defaultdict(list)
-    for message in read_committed(job.broker.servers, job.ledger.topic):
+    for message in read_committed(job.servers, job.ledger.topic):
         body = json.loads(message.value())
         done = expected[body["k"]]
         total = done[-1].total if done else 0
         done.append(Output(body["k"], body["n"], len(done) + 1, total + body["v"]))
     found: dict[str, list[Output]] = defaultdict(list)
-    for message in read_committed(job.broker.servers, job.output):
+    for message in read_committed(job.servers, job.output):
         found[message.key().decode()].append(output_of(message))
     assert sum(map(len, expected.values())) > 1000
     assert_same(expected, found)
-    assert_settled(job.broker.servers, job.output)
+    assert_settled(job.servers, job.output)
     job.check_watcher()

@@ -50,7 +50,7 @@ def test_a_source_with_unreachable_brokers_is_read_again_by_the_next_incarnation
     monkeypatch: pytest.MonkeyPatch, call: Callable[[KafkaSource, Any], object]
 ) -> None:
     def away(settings: Mapping[str, object]) -> Admin:
-        raise kafka_errors.KafkaConnectionError("no broker answers")
+        raise kafka_errors.KafkaTimeoutError("Unable to bootstrap")
 
     monkeypatch.setattr(control, "open_admin", away)
     with pytest.raises(SourceInvalid) as caught:
@@ -66,8 +66,21 @@ def test_a_source_with_unreachable_brokers_is_read_again_by_the_next_incarnation
     assert not caught.value.retriable
 
 
-def test_a_broker_that_names_no_node_yet_is_retried_with_a_new_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, admin = cluster(monkeypatch, *[kafka_errors.NodeNotReadyError("controller")] * 3)
+@pytest.mark.parametrize(
+    "error",
+    [
+        kafka_errors.NodeNotReadyError("controller"),
+        kafka_errors.KafkaConnectionError("111 ECONNREFUSED"),
+        kafka_errors.NotLeaderForPartitionError("moved"),
+        kafka_errors.RequestTimedOutError("frozen"),
+    ],
+    ids=["no node named yet", "dead", "moved", "frozen"],
+)
+def test_errors_that_a_cluster_settles_are_retried_with_a_new_client(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(control, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda seconds: None))
+    asked, admin = cluster(monkeypatch, *[error] * 3)
     assert asked.topics() == ["in"]
     assert admin.closed == 3
 
@@ -94,7 +107,7 @@ def test_settings_that_the_cluster_hides_are_unknown(monkeypatch: pytest.MonkeyP
     assert asked.settings() == {}
 
 
-@pytest.mark.parametrize("error", [kafka_errors.KafkaConnectionError("reset"), kafka_errors.KafkaTimeoutError("slow")])
+@pytest.mark.parametrize("error", [OSError("reset"), kafka_errors.KafkaTimeoutError("slow")])
 def test_an_outage_does_not_pass_for_settings_without_limits(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     """A sink would commit epochs with records that the topic refuses."""
     asked, _ = cluster(monkeypatch, error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import struct
 import threading
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from spark_ckpt_kafka.control import ControlError, KafkaControl
+from spark_ckpt_kafka.library import LOGIN_REFUSED, open_connections
 from spark_ckpt_kafka.options import Connection, Tuning
 from spark_ckpt_kafka.producer import ProducerFailed, open_producer
 
@@ -94,6 +96,19 @@ def test_a_refusal_is_raised_although_the_broker_closes_the_connection_with_it(b
 def test_a_refused_login_is_not_retried(broker: RefusingBroker) -> None:
     with KafkaControl(Connection(broker.servers, LOGIN)) as control, pytest.raises(ControlError):
         control.topics()
+    assert broker.logins == 1
+
+
+def test_a_silent_bootstrap_server_leaves_time_for_the_next_one(
+    broker: RefusingBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "shuffle", lambda servers: None)
+    monkeypatch.setattr(random, "choice", lambda servers: servers[0])
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        servers = f"127.0.0.1:{silent.getsockname()[1]},{broker.servers}"
+        settings = Connection(servers, LOGIN).for_kafka_python() | {"request_timeout_ms": 2000}
+        with pytest.raises(LOGIN_REFUSED):
+            open_connections(settings, 2000)
     assert broker.logins == 1
 
 
