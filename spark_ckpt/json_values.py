@@ -1,4 +1,4 @@
-"""Conversion of user data to JSON."""
+"""Conversion of user data to JSON, and values of a given kind in JSON."""
 
 from __future__ import annotations
 
@@ -29,3 +29,18 @@ def plain(value: object) -> Json:
     if isinstance(value, decimal.Decimal | datetime.timedelta):
         return str(value)
     return repr(value)
+
+
+def number(value: Json) -> float:
+    """Return a value as a number; 0 for anything else."""
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def mapping(value: Json) -> Mapping[str, Json]:
+    """Return a value as a mapping; an empty one for anything else."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def numbers(value: Json) -> dict[str, float]:
+    """Return the numbers of a mapping by name, as `mapping` and `number` do."""
+    return {name: number(each) for name, each in mapping(value).items()}

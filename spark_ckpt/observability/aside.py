@@ -6,23 +6,14 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 
-from spark_ckpt.events.listener import (
-    EpochEvent,
-    IncarnationEvent,
-    LagEvent,
-    LineEvent,
-    MaintenanceEvent,
-    OutageEvent,
-    ProgressEvent,
-    RetryEvent,
-    RunListener,
-    StandbyEvent,
-)
+from spark_ckpt.events.listener import RunListener
 
 _log = logging.getLogger(__name__)
 _WAITING = 1000
 _CLOSE_S = 2.0
+_METHODS = [name for name in vars(RunListener) if name.startswith("on")]
 
 
 class Aside(RunListener):
@@ -37,6 +28,8 @@ class Aside(RunListener):
         name = f"ckpt-{type(listener).__name__}"
         # A daemon: a listener that hangs in a network call must not keep the program alive.
         self._thread = threading.Thread(target=self._pass_on, name=name, daemon=True)
+        for method in _METHODS:
+            setattr(self, method, partial(self._put, method))
 
     def start(self) -> None:
         """Start the thread. It also passes on events from before the start."""
@@ -47,62 +40,6 @@ class Aside(RunListener):
         if self._thread.is_alive():
             self.drained(_CLOSE_S)
 
-    def onIncarnationStarted(self, event: IncarnationEvent) -> None:
-        """Queue the event."""
-        self._put(lambda: self._listener.onIncarnationStarted(event))
-
-    def onProgress(self, event: ProgressEvent) -> None:
-        """Queue the event."""
-        self._put(lambda: self._listener.onProgress(event))
-
-    def onPhases(self, event: ProgressEvent) -> None:
-        """Queue the event."""
-        self._put(lambda: self._listener.onPhases(event))
-
-    def onLag(self, event: LagEvent) -> None:
-        """Queue the event."""
-        self._put(lambda: self._listener.onLag(event))
-
-    def onLines(self, event: LineEvent) -> None:
-        """Queue the event."""
-        self._put(lambda: self._listener.onLines(event))
-
-    def onEpochCommitted(self, event: EpochEvent) -> None:
-        """Queue the event."""
-        self._put(lambda: self._listener.onEpochCommitted(event))
-
-    def onEpochAborted(self, event: EpochEvent) -> None:
-        """Queue the event."""
-        self._put(lambda: self._listener.onEpochAborted(event))
-
-    def onEpochPublished(self, event: EpochEvent) -> None:
-        """Queue the event."""
-        self._put(lambda: self._listener.onEpochPublished(event))
-
-    def onRetry(self, event: RetryEvent) -> None:
-        """Queue the event."""
-        self._put(lambda: self._listener.onRetry(event))
-
-    def onOutage(self, event: OutageEvent) -> None:
-        """Queue the event."""
-        self._put(lambda: self._listener.onOutage(event))
-
-    def onStandby(self, event: StandbyEvent) -> None:
-        """Queue the event."""
-        self._put(lambda: self._listener.onStandby(event))
-
-    def onMaintenance(self, event: MaintenanceEvent) -> None:
-        """Queue the event."""
-        self._put(lambda: self._listener.onMaintenance(event))
-
-    def onHandover(self, event: IncarnationEvent) -> None:
-        """Queue the event."""
-        self._put(lambda: self._listener.onHandover(event))
-
-    def onIncarnationEnded(self, event: IncarnationEvent) -> None:
-        """Queue the event."""
-        self._put(lambda: self._listener.onIncarnationEnded(event))
-
     def drained(self, within_s: float) -> bool:
         """Wait until all events so far are passed on. Return False if that takes longer than `within_s` seconds."""
         done = threading.Event()
@@ -112,9 +49,9 @@ class Aside(RunListener):
             return False
         return done.wait(within_s)
 
-    def _put(self, call: Callable[[], None]) -> None:
+    def _put(self, method: str, event: object) -> None:
         try:
-            self._events.put_nowait(call)
+            self._events.put_nowait(partial(getattr(self._listener, method), event))
         except queue.Full:
             self._left_out += 1
             # Log at 1, 2, 4, 8, ... dropped events, so that a slow listener does not flood the log.

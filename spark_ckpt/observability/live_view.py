@@ -12,6 +12,7 @@ from rich.text import Text
 
 from spark_ckpt.connector import Json
 from spark_ckpt.epochs.records import EpochBrief
+from spark_ckpt.json_values import mapping, number
 from spark_ckpt.wording import counted
 
 Record = Mapping[str, Json]
@@ -53,40 +54,40 @@ def picture(records: Sequence[Record], lag: Mapping[str, int], over: bool = Fals
     facts = Table.grid(padding=(0, 2))
     for name, value in _facts(last, records, lag, over):
         facts.add_row(Text(name, style="dim"), Text(value))
-    rates = [_number(each.get("processedRowsPerSecond")) for each in records[-_RECENT:]]
+    rates = [number(each.get("processedRowsPerSecond")) for each in records[-_RECENT:]]
     heading = Text(f"job {last.get('job')}, incarnation {last.get('incarnation')}", style="bold")
     return Group(heading, facts, Text(f"rows/s  {sparkline(rates)}"))
 
 
 def _facts(last: Record, records: Sequence[Record], lag: Mapping[str, int], over: bool) -> list[tuple[str, str]]:
-    totals, took = _mapping(last.get("totals")), _mapping(last.get("durationMs"))
+    totals, took = mapping(last.get("totals")), mapping(last.get("durationMs"))
     shown = [
         ("state", "ended" if over else _waits(last)),
         ("rows/s", f"{rate(records):,.0f}"),
-        ("rows", f"{_number(totals.get('numInputRows')):,.0f} in, {_number(totals.get('numOutputRows')):,.0f} out"),
+        ("rows", f"{number(totals.get('numInputRows')):,.0f} in, {number(totals.get('numOutputRows')):,.0f} out"),
         ("epoch", f"{last.get('epoch')} committed"),
-        ("batch", f"{last.get('batchId')}, {_number(took.get('batch')) / 1000:.2f} s"),
+        ("batch", f"{last.get('batchId')}, {number(took.get('batch')) / 1000:.2f} s"),
     ]
-    parts_ms = _mapping(last.get("epochPartsMs"))
+    parts_ms = mapping(last.get("epochPartsMs"))
     if parts_ms:
-        shown.append(("alignment", ", ".join(f"{part} {_number(ms) / 1000:.2f} s" for part, ms in parts_ms.items())))
+        shown.append(("alignment", ", ".join(f"{part} {number(ms) / 1000:.2f} s" for part, ms in parts_ms.items())))
     if lag:
         shown.append(("lag", ", ".join(f"{source} {rows:,}" for source, rows in sorted(lag.items()))))
-    left_out = {name: _number(totals.get(name)) for name in ("late", "rejected")}
+    left_out = {name: number(totals.get(name)) for name in ("late", "rejected")}
     shown += [(name, counted(int(count), "row")) for name, count in left_out.items() if count]
     return shown
 
 
 def _waits(last: Record) -> str:
-    outage = _mapping(last.get("outage"))
-    return f"waits: {outage.get('condition')}, {_number(outage.get('waited_ms')) / 1000:.0f} s" if outage else "runs"
+    outage = mapping(last.get("outage"))
+    return f"waits: {outage.get('condition')}, {number(outage.get('waited_ms')) / 1000:.0f} s" if outage else "runs"
 
 
 def rate(records: Sequence[Record]) -> float:
     """Return the rows per second of processing over the newest 20 records."""
     newest = records[-_RECENT:]
-    took_ms = sum(_number(_mapping(each.get("durationMs")).get("batch")) for each in newest)
-    return sum(_number(each.get("numInputRows")) for each in newest) * 1000 / took_ms if took_ms else 0.0
+    took_ms = sum(number(mapping(each.get("durationMs")).get("batch")) for each in newest)
+    return sum(number(each.get("numInputRows")) for each in newest) * 1000 / took_ms if took_ms else 0.0
 
 
 def epoch_rate(epochs: Sequence[EpochBrief]) -> float:
@@ -100,11 +101,3 @@ def sparkline(values: Sequence[float]) -> str:
     """Return one bar for each value, the greatest at full height."""
     top = max(values, default=0.0)
     return "".join(_BARS[round(value / top * (len(_BARS) - 1))] if top else _BARS[0] for value in values)
-
-
-def _number(value: Json) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
-
-
-def _mapping(value: Json) -> Mapping[str, Json]:
-    return value if isinstance(value, Mapping) else {}

@@ -19,6 +19,7 @@ from spark_ckpt.events.listener import (
     RunListener,
     StandbyEvent,
 )
+from spark_ckpt.json_values import number, numbers
 from spark_ckpt.observability.metrics import catalogue
 from spark_ckpt.observability.metrics.catalogue import Instrument
 
@@ -35,14 +36,8 @@ _WHOLES = {"batch", "addBatch", "triggerExecution"}
 class Backend(Protocol):
     """Receiver of metrics. `labels` are those of the instrument, in its order, the job first. Runs' threads call it."""
 
-    def add(self, instrument: Instrument, amount: float, *labels: str) -> None:
-        """Add to a counter."""
-
-    def put(self, instrument: Instrument, value: float, *labels: str) -> None:
-        """Set the value of a gauge."""
-
-    def observe(self, instrument: Instrument, seconds: float, *labels: str) -> None:
-        """Record one duration in a histogram."""
+    def record(self, instrument: Instrument, value: float, *labels: str) -> None:
+        """Add to a counter, set a gauge, or observe a duration in seconds in a histogram."""
 
 
 class Meter(RunListener):
@@ -55,127 +50,122 @@ class Meter(RunListener):
         self._unpublished: dict[str, set[int]] = {}
         self._released: int | None = None
         for counted in (*_COUNTS.values(), catalogue.BATCHES, catalogue.EPOCHS_ABORTED, catalogue.INCARNATIONS):
-            backend.add(counted, 0, job)
+            self._record(counted, 0)
         for shown in (catalogue.RUNNING, catalogue.OUTAGE, catalogue.STANDBY, catalogue.STANDBY_WARM):
-            backend.put(shown, 0, job)
+            self._record(shown, 0)
 
     def onIncarnationStarted(self, event: IncarnationEvent) -> None:
         """Record the start of an incarnation."""
-        self._backend.add(catalogue.INCARNATIONS, 1, self._job)
-        self._backend.put(catalogue.INCARNATION, event.incarnation, self._job)
-        self._backend.put(catalogue.RUNNING, 1, self._job)
-        self._backend.put(catalogue.OUTAGE, 0, self._job)
+        self._record(catalogue.INCARNATIONS, 1)
+        self._record(catalogue.INCARNATION, event.incarnation)
+        self._record(catalogue.RUNNING, 1)
+        self._record(catalogue.OUTAGE, 0)
         # A restore lowers the newest epoch.
-        self._backend.put(catalogue.LAST_EPOCH, event.base, self._job)
+        self._record(catalogue.LAST_EPOCH, event.base)
         for sink, epochs in event.unpublished.items():
             self._unpublished[sink] = set(epochs)
             self._put_unpublished(sink)
 
     def onIncarnationEnded(self, event: IncarnationEvent) -> None:
         """Record the end of an incarnation."""
-        self._backend.put(catalogue.RUNNING, 0, self._job)
+        self._record(catalogue.RUNNING, 0)
 
     def onProgress(self, event: ProgressEvent) -> None:
         """Record a completed micro-batch."""
         record = event.progress
         for name, instrument in _COUNTS.items():
-            self._backend.add(instrument, _number(record.get(name)), self._job)
-        self._backend.add(catalogue.BATCHES, 1, self._job)
-        took_ms = _numbers(record.get("durationMs")).get("batch", 0.0)
-        self._backend.observe(catalogue.BATCH_DURATION, took_ms / 1000, self._job)
+            self._record(instrument, number(record.get(name)))
+        self._record(catalogue.BATCHES, 1)
+        took_ms = numbers(record.get("durationMs")).get("batch", 0.0)
+        self._record(catalogue.BATCH_DURATION, took_ms / 1000)
         if (verdict := record.get("verdict")) is not None:
-            self._backend.add(catalogue.OUTBOX_BATCHES, 1, self._job, str(verdict))
-        for operator, rows in _numbers(record.get("lateRows")).items():
-            self._backend.add(catalogue.LATE_ROWS, rows, self._job, operator)
-        for edge, rows in _numbers(record.get("inFlightRows")).items():
-            self._backend.put(catalogue.IN_FLIGHT_ROWS, rows, self._job, edge)
+            self._record(catalogue.OUTBOX_BATCHES, 1, str(verdict))
+        for operator, rows in numbers(record.get("lateRows")).items():
+            self._record(catalogue.LATE_ROWS, rows, operator)
+        for edge, rows in numbers(record.get("inFlightRows")).items():
+            self._record(catalogue.IN_FLIGHT_ROWS, rows, edge)
 
     def onPhases(self, event: ProgressEvent) -> None:
         """Record what is known when Spark has completed a micro-batch: the durations of its parts, its watermark."""
-        for part, took_ms in _numbers(event.progress.get("durationMs")).items():
+        for part, took_ms in numbers(event.progress.get("durationMs")).items():
             if part not in _WHOLES:
-                self._backend.observe(catalogue.BATCH_PARTS, took_ms / 1000, self._job, part)
+                self._record(catalogue.BATCH_PARTS, took_ms / 1000, part)
         times = event.progress.get("eventTime")
         watermark_s = _seconds(times.get("watermark")) if isinstance(times, Mapping) else 0.0
         if watermark_s > 0:  # Spark begins with 1970: no row has moved it
-            self._backend.put(catalogue.WATERMARK, watermark_s, self._job)
+            self._record(catalogue.WATERMARK, watermark_s)
 
     def onStandby(self, event: StandbyEvent) -> None:
         """Record a standby that waits for the driver, or takes over."""
         waits = event.what != "takes over"
-        self._backend.put(catalogue.STANDBY, float(waits), self._job)
+        self._record(catalogue.STANDBY, float(waits))
         if not waits or event.what in ("waits", "is warm"):
-            self._backend.put(catalogue.STANDBY_WARM, float(event.what == "is warm"), self._job)
+            self._record(catalogue.STANDBY_WARM, float(event.what == "is warm"))
 
     def onLag(self, event: LagEvent) -> None:
         """Record the rows that wait at the sources."""
         for source, rows in event.rows.items():
-            self._backend.put(catalogue.LAG_ROWS, rows, self._job, source)
+            self._record(catalogue.LAG_ROWS, rows, source)
 
     def onLines(self, event: LineEvent) -> None:
         """Record the newest line of each program, and of all of them."""
-        for program, number in event.served.items():
-            self._backend.put(catalogue.PROGRAM_LINE, number, self._job, program)
-        self._backend.put(catalogue.COMMON_LINE, event.common, self._job)
+        for program, line in event.served.items():
+            self._record(catalogue.PROGRAM_LINE, line, program)
+        self._record(catalogue.COMMON_LINE, event.common)
         self._released = event.released
         for sink in self._unpublished:
             self._put_unpublished(sink)
 
     def onEpochCommitted(self, event: EpochEvent) -> None:
         """Record a committed epoch. A commit also ends an outage."""
-        self._backend.add(catalogue.EPOCHS_COMMITTED, 1, self._job, str(event.detail.get("reason", "")))
-        self._backend.put(catalogue.LAST_EPOCH, event.epoch, self._job)
-        self._backend.put(catalogue.LAST_EPOCH_AT, self._now_s(), self._job)
-        self._backend.put(catalogue.OUTAGE, 0, self._job)
-        for part, took_ms in _numbers(event.detail.get("parts_ms")).items():
-            self._backend.observe(catalogue.EPOCH_PARTS, took_ms / 1000, self._job, part, "")
-        for operator, size in _numbers(event.detail.get("state_bytes")).items():
-            self._backend.put(catalogue.STATE_SIZE, size, self._job, operator)
-        for sink, rows in _numbers(event.detail.get("staged_rows")).items():
-            self._backend.add(catalogue.STAGED_ROWS, rows, self._job, sink)
+        self._record(catalogue.EPOCHS_COMMITTED, 1, str(event.detail.get("reason", "")))
+        self._record(catalogue.LAST_EPOCH, event.epoch)
+        self._record(catalogue.LAST_EPOCH_AT, self._now_s())
+        self._record(catalogue.OUTAGE, 0)
+        for part, took_ms in numbers(event.detail.get("parts_ms")).items():
+            self._record(catalogue.EPOCH_PARTS, took_ms / 1000, part, "")
+        for operator, size in numbers(event.detail.get("state_bytes")).items():
+            self._record(catalogue.STATE_SIZE, size, operator)
+        for sink, rows in numbers(event.detail.get("staged_rows")).items():
+            self._record(catalogue.STAGED_ROWS, rows, sink)
         for sink in _names(event.detail.get("sinks")):
             self._unpublished.setdefault(sink, set()).add(event.epoch)
             self._put_unpublished(sink)
 
     def onEpochAborted(self, event: EpochEvent) -> None:
         """Record an aborted epoch."""
-        self._backend.add(catalogue.EPOCHS_ABORTED, 1, self._job)
+        self._record(catalogue.EPOCHS_ABORTED, 1)
 
     def onEpochPublished(self, event: EpochEvent) -> None:
         """Record a publish: the sink has everything up to this epoch."""
         sink = str(event.detail.get("sink", ""))
-        self._backend.add(catalogue.EPOCHS_PUBLISHED, 1, self._job, sink)
-        self._backend.put(catalogue.LAST_PUBLISH_AT, self._now_s(), self._job, sink)
-        self._backend.add(catalogue.PUBLISHED_ROWS, _number(event.detail.get("rows")), self._job, sink)
+        self._record(catalogue.EPOCHS_PUBLISHED, 1, sink)
+        self._record(catalogue.LAST_PUBLISH_AT, self._now_s(), sink)
+        self._record(catalogue.PUBLISHED_ROWS, number(event.detail.get("rows")), sink)
         if (took_ms := event.detail.get("duration_ms")) is not None:
-            self._backend.observe(catalogue.EPOCH_PARTS, _number(took_ms) / 1000, self._job, "publish", sink)
-        for part, took_ms in _numbers(event.detail.get("parts_ms")).items():
-            self._backend.observe(catalogue.PUBLISH_PARTS, took_ms / 1000, self._job, part, sink)
+            self._record(catalogue.EPOCH_PARTS, number(took_ms) / 1000, "publish", sink)
+        for part, took_ms in numbers(event.detail.get("parts_ms")).items():
+            self._record(catalogue.PUBLISH_PARTS, took_ms / 1000, part, sink)
         # A publish covers all earlier epochs of the sink, also those whose event was lost.
         self._unpublished[sink] = {epoch for epoch in self._unpublished.get(sink, ()) if epoch > event.epoch}
         self._put_unpublished(sink)
 
+    def _record(self, instrument: Instrument, value: float, *labels: str) -> None:
+        self._backend.record(instrument, value, self._job, *labels)
+
     def _put_unpublished(self, sink: str) -> None:
         # Epochs that wait for a line of all stages are not the sink's to publish yet.
         due = [epoch for epoch in self._unpublished[sink] if self._released is None or epoch <= self._released]
-        self._backend.put(catalogue.UNPUBLISHED, len(due), self._job, sink)
+        self._record(catalogue.UNPUBLISHED, len(due), sink)
 
     def onRetry(self, event: RetryEvent) -> None:
         """Record an attempt of an outbox that failed and follows again."""
-        self._backend.add(catalogue.RETRIES, 1, self._job, event.sink, event.condition)
+        self._record(catalogue.RETRIES, 1, event.sink, event.condition)
 
     def onOutage(self, event: OutageEvent) -> None:
         """Record a failed attempt during an outage of the store or a disk."""
-        self._backend.put(catalogue.OUTAGE, 1, self._job)
-        self._backend.add(catalogue.OUTAGES, 1, self._job, event.condition)
-
-
-def _number(value: Json) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
-
-
-def _numbers(value: Json) -> dict[str, float]:
-    return {name: _number(each) for name, each in value.items()} if isinstance(value, Mapping) else {}
+        self._record(catalogue.OUTAGE, 1)
+        self._record(catalogue.OUTAGES, 1, event.condition)
 
 
 def _seconds(moment: Json) -> float:

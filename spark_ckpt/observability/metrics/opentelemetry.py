@@ -13,8 +13,8 @@ from opentelemetry import metrics, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, Status, StatusCode
 
-from spark_ckpt.connector import Json
 from spark_ckpt.events.listener import EpochEvent, RunListener
+from spark_ckpt.json_values import number, numbers
 from spark_ckpt.observability.metrics.catalogue import CATALOGUE, PREFIX, SECONDS, Instrument, MetricKind
 
 _NS_PER_MS = 1_000_000
@@ -29,40 +29,23 @@ class OpenTelemetry:
 
     def __init__(self, provider: metrics.MeterProvider | None = None) -> None:
         meter = metrics.get_meter(PREFIX, meter_provider=provider)
-        every = CATALOGUE.values()
-        self._counters = {
-            each.name: meter.create_counter(each.otel_name, each.unit, each.description)
-            for each in every
-            if each.kind is MetricKind.COUNTER
-        }
-        self._gauges = {
-            each.name: meter.create_gauge(each.otel_name, each.unit, each.description)
-            for each in every
-            if each.kind is MetricKind.GAUGE
-        }
-        self._histograms = {
-            each.name: meter.create_histogram(
-                each.otel_name, each.unit, each.description, explicit_bucket_boundaries_advisory=SECONDS
-            )
-            for each in every
-            if each.kind is MetricKind.HISTOGRAM
-        }
+        self._recorders = {each.name: _recorder(meter, each) for each in CATALOGUE.values()}
 
-    def add(self, instrument: Instrument, amount: float, *labels: str) -> None:
-        """Add to a counter."""
-        self._counters[instrument.name].add(amount, _attributes(instrument, labels))
-
-    def put(self, instrument: Instrument, value: float, *labels: str) -> None:
-        """Set the value of a gauge."""
-        self._gauges[instrument.name].set(value, _attributes(instrument, labels))
-
-    def observe(self, instrument: Instrument, seconds: float, *labels: str) -> None:
-        """Record one duration in a histogram."""
-        self._histograms[instrument.name].record(seconds, _attributes(instrument, labels))
+    def record(self, instrument: Instrument, value: float, *labels: str) -> None:
+        """Add to a counter, set a gauge, or observe a duration in seconds in a histogram."""
+        attributes = dict(zip(instrument.label_names, labels, strict=True))
+        self._recorders[instrument.name](value, attributes)
 
 
-def _attributes(instrument: Instrument, labels: tuple[str, ...]) -> dict[str, str]:
-    return dict(zip(instrument.label_names, labels, strict=True))
+def _recorder(meter: metrics.Meter, instrument: Instrument) -> Callable[[float, dict[str, str]], None]:
+    described = instrument.otel_name, instrument.unit, instrument.description
+    match instrument.kind:
+        case MetricKind.COUNTER:
+            return meter.create_counter(*described).add
+        case MetricKind.GAUGE:
+            return meter.create_gauge(*described).set
+        case MetricKind.HISTOGRAM:
+            return meter.create_histogram(*described, explicit_bucket_boundaries_advisory=SECONDS).record
 
 
 class EpochSpans(RunListener):
@@ -79,12 +62,10 @@ class EpochSpans(RunListener):
 
     def onEpochCommitted(self, event: EpochEvent) -> None:
         """Record the epoch and its parts; their times are computed backwards from now."""
-        parts = _milliseconds(event.detail.get("parts_ms"))
+        parts = {part: int(took_ms) for part, took_ms in numbers(event.detail.get("parts_ms")).items()}
         end_ns = self._now_ns()
         begin_ns = end_ns - sum(parts.values()) * _NS_PER_MS
-        counts: dict[str, str | int] = {
-            f"{PREFIX}.{name}": _count(event.detail.get(name)) for name in ("rows_in", "rows_out", "rejected")
-        }
+        counts: dict[str, str | int] = {f"{PREFIX}.{name}": int(number(event.detail.get(name))) for name in _COUNTS}
         counts[f"{PREFIX}.reason"] = str(event.detail.get("reason", ""))
         # An empty context: otherwise a span that the program has open would become the parent of every epoch.
         span = self._span("epoch", Context(), begin_ns, event, counts)
@@ -104,10 +85,10 @@ class EpochSpans(RunListener):
     def onEpochPublished(self, event: EpochEvent) -> None:
         """Record a sink's publish; its start is computed backwards from now."""
         end_ns = self._now_ns()
-        begin_ns = end_ns - _count(event.detail.get("duration_ms")) * _NS_PER_MS
+        begin_ns = end_ns - int(number(event.detail.get("duration_ms"))) * _NS_PER_MS
         more: dict[str, str | int] = {
             f"{PREFIX}.sink": str(event.detail.get("sink", "")),
-            f"{PREFIX}.rows": _count(event.detail.get("rows")),
+            f"{PREFIX}.rows": int(number(event.detail.get("rows"))),
         }
         self._span("publish", self._decided.get(event.epoch, Context()), begin_ns, event, more).end(end_ns)
 
@@ -128,11 +109,3 @@ class EpochSpans(RunListener):
             **(more or {}),
         }
         return self._tracer.start_span(f"{PREFIX}.{name}", inside, attributes=attributes, start_time=begin_ns)
-
-
-def _count(value: Json) -> int:
-    return int(value) if isinstance(value, int | float) else 0
-
-
-def _milliseconds(value: Json) -> dict[str, int]:
-    return {name: _count(each) for name, each in value.items()} if isinstance(value, Mapping) else {}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
@@ -13,34 +14,30 @@ from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.observability.metrics.catalogue import CATALOGUE, SECONDS, Instrument, MetricKind
 
 _log = logging.getLogger(__name__)
+_KINDS: Mapping[MetricKind, Callable[..., Counter | Gauge | Histogram]] = {
+    MetricKind.COUNTER: Counter,
+    MetricKind.GAUGE: Gauge,
+    MetricKind.HISTOGRAM: partial(Histogram, buckets=SECONDS),
+}
 
 
 class Prometheus:
     """All instruments in one registry. Created once for a registry, which accepts each name once."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._counters = {each.name: Counter(*_described(each), registry=registry) for each in _of(MetricKind.COUNTER)}
-        self._gauges = {each.name: Gauge(*_described(each), registry=registry) for each in _of(MetricKind.GAUGE)}
-        self._histograms = {
-            each.name: Histogram(*_described(each), buckets=SECONDS, registry=registry)
-            for each in _of(MetricKind.HISTOGRAM)
+        self._metrics = {
+            each.name: _KINDS[each.kind](*_described(each), registry=registry) for each in CATALOGUE.values()
         }
 
-    def add(self, instrument: Instrument, amount: float, *labels: str) -> None:
-        """Add to a counter."""
-        self._counters[instrument.name].labels(*labels).inc(amount)
-
-    def put(self, instrument: Instrument, value: float, *labels: str) -> None:
-        """Set the value of a gauge."""
-        self._gauges[instrument.name].labels(*labels).set(value)
-
-    def observe(self, instrument: Instrument, seconds: float, *labels: str) -> None:
-        """Record one duration in a histogram."""
-        self._histograms[instrument.name].labels(*labels).observe(seconds)
-
-
-def _of(kind: MetricKind) -> Iterator[Instrument]:
-    return (each for each in CATALOGUE.values() if each.kind is kind)
+    def record(self, instrument: Instrument, value: float, *labels: str) -> None:
+        """Add to a counter, set a gauge, or observe a duration in seconds in a histogram."""
+        match self._metrics[instrument.name].labels(*labels):
+            case Counter() as counter:
+                counter.inc(value)
+            case Gauge() as gauge:
+                gauge.set(value)
+            case Histogram() as histogram:
+                histogram.observe(value)
 
 
 def _described(instrument: Instrument) -> tuple[str, str, tuple[str, ...]]:
