@@ -20,7 +20,7 @@ from spark_ckpt.errors import EnvironmentUnfit, PublishFailed
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.spark_internals.column_names import column_of, quoted
 from spark_ckpt.spark_internals.parquet_files import read_parquet
-from spark_ckpt.spark_internals.settings import PUBLISHING_SETTINGS
+from spark_ckpt.spark_internals.settings import PUBLISHING_SETTINGS, set_for_a_while
 from spark_ckpt_delta.fits import StagedColumns, check_fits_spark, refused
 from spark_ckpt_delta.log import local_root, open_table, table_exists
 from spark_ckpt_delta.marker import (
@@ -203,13 +203,8 @@ class SparkPublisher:
             _METADATA: commit_metadata(self._context, output, "spark")["userMetadata"],
             _EVOLUTION: "false",
         }
-        for key, value in settings.items():
-            self._spark.conf.set(key, value)
-        try:
+        with set_for_a_while(self._spark, settings):
             yield
-        finally:
-            for key in settings:
-                self._spark.conf.unset(key)
 
     def _write(self, output: EpochOutput) -> None:
         exists = self._exists()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,27 +18,10 @@ from spark_ckpt_kafka.limits import record_rules, topic_limits
 from spark_ckpt_kafka.options import Tuning
 from spark_ckpt_kafka.producer import ProducerFailed
 from spark_ckpt_kafka.record_rules import RecordRules
-from spark_ckpt_kafka.rows import ShardRows, StagedPart, VerifiedRows
+from spark_ckpt_kafka.rows import ShardRows, VerifiedRows
 
-
-class Sent(Protocol):
-    """Rows of an epoch that a shard sends."""
-
-    @property
-    def epoch(self) -> int:
-        """Epoch of the rows."""
-
-    @property
-    def root(self) -> str:
-        """Folder of their files."""
-
-    @property
-    def storage_options(self) -> Mapping[str, str]:
-        """Storage options of the folder."""
-
-    @property
-    def parts(self) -> Sequence[StagedPart]:
-        """The files."""
+if TYPE_CHECKING:
+    from spark_ckpt_kafka.publishing import ShardRequest
 
 
 @dataclass(frozen=True)
@@ -50,7 +33,7 @@ class Refusals:
     topic: str | None
 
     @contextmanager
-    def explaining(self, sent: Sent, lane: ShardRows) -> Iterator[None]:
+    def explaining(self, sent: ShardRequest, lane: ShardRows) -> Iterator[None]:
         """Raise `RowsRefused` instead of a `ProducerFailed` that a never accepted record causes."""
         try:
             yield

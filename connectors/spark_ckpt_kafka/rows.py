@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ import pyarrow.parquet as pq
 from spark_ckpt.content import Verified, check_size, damaged, verified
 from spark_ckpt.errors import CkptError, EpochDamaged, RowsRefused
 from spark_ckpt.failpoints import Failpoint, hit
+from spark_ckpt.place import local_path
 from spark_ckpt.storage_errors import outage, taken_away
 from spark_ckpt.wording import counted
 from spark_ckpt_kafka.producer import Progress, TransactionalProducer
@@ -58,11 +58,6 @@ class StagedRows:
     stamp: Headers
     where: Mapping[str, object] = field(default_factory=dict)
 
-    @property
-    def count(self) -> int:
-        """Number of rows."""
-        return sum(part.rows for part in self.parts)
-
     def verified(self, progress: Callable[[], None] = lambda: None) -> VerifiedRows:
         """Read and compare every file. Raises `EpochDamaged`, or a `StoreOutage` while the store does not serve a
         file.
@@ -94,7 +89,7 @@ class StagedRows:
         """
         # A folder that is not mounted lacks all files. That is an outage: as damage it would send the operator to a
         # restore.
-        if isinstance(error, FileNotFoundError) and not taken_away(local_folder(self.root)):
+        if isinstance(error, FileNotFoundError) and not taken_away(local_path(self.root)):
             return self.damaged(part, "is missing")
         return outage(self.root, error, path=part.path)
 
@@ -237,14 +232,9 @@ def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         yield name, batch.filter(pc.equal(topics, name))
 
 
-def local_folder(root: str) -> Path | None:
-    """Return the folder's path if it is on a local file system, else None."""
-    return Path(root.removeprefix("file://")) if "://" not in root or root.startswith("file://") else None
-
-
 def _open(root: str, options: Mapping[str, str]) -> tuple[pafs.FileSystem, str]:
     """Return (file system, prefix of every path): the local disk, or an object store with deltalake's options."""
-    if (folder := local_folder(root)) is not None:
+    if (folder := local_path(root)) is not None:
         return pafs.LocalFileSystem(), f"{folder}/"
     from deltalake.fs import DeltaStorageHandler
 

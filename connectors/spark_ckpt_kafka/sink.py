@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -111,13 +112,10 @@ class KafkaSink(SelectsRows):
         check_columns(schema, self.topic)
         # `identity` follows at once in the same start, and another connection takes some 20 ms.
         self._seen.update(self._asked())
-        connection, settings = self._configuration()
-        try:
-            with KafkaControl(connection) as control:
-                self._limits[:] = [topic_limits(control, self.topic)] if self.topic else []
-                _check_transaction(settings.transaction_timeout_ms, longest_transaction_ms(control))
-        except ControlError as error:
-            raise SinkInvalid(error.what, hint=error.hint, topic=self.topic) from error
+        _, settings = self._configuration()
+        with self._control() as control:
+            self._limits[:] = [topic_limits(control, self.topic)] if self.topic else []
+            _check_transaction(settings.transaction_timeout_ms, longest_transaction_ms(control))
 
     def identity(self, spark: SparkSession) -> Mapping[str, str]:
         """Return the endpoint: cluster, topic and marker topic. Topics that rows name are not part of it."""
@@ -126,10 +124,16 @@ class KafkaSink(SelectsRows):
         return {"kind": "kafka"} | seen
 
     def _asked(self) -> dict[str, str]:
+        with self._control() as control:
+            return control.identity([name for name in (self.topic, self.marker_topic) if name])
+
+    @contextmanager
+    def _control(self) -> Iterator[KafkaControl]:
+        """Connect to the cluster. Raises its errors as `SinkInvalid`."""
         connection, _ = self._configuration()
         try:
             with KafkaControl(connection) as control:
-                return control.identity([name for name in (self.topic, self.marker_topic) if name])
+                yield control
         except ControlError as error:
             raise SinkInvalid(error.what, hint=error.hint, topic=self.topic) from error
 
@@ -160,14 +164,9 @@ class KafkaSink(SelectsRows):
     def newest_published(self, context: SinkContext) -> PublishedEpoch | None:
         """Return the newest committed marker of all shards, or None. Raises `SinkInvalid`."""
         settings = self.lane_settings(context)
-        try:
-            with KafkaControl(settings.connection) as control:
-                asked = (
-                    control.decided_marker(settings.group(lane), settings.marker_topic) for lane in range(self.lanes)
-                )
-                markers = [marker for marker in asked if marker is not None]
-        except ControlError as error:
-            raise SinkInvalid(error.what, hint=error.hint, topic=self.topic) from error
+        with self._control() as control:
+            asked = (control.decided_marker(settings.group(lane), settings.marker_topic) for lane in range(self.lanes))
+            markers = [marker for marker in asked if marker is not None]
         if not markers:
             return None
         # Shards become visible one after another. The highest marker counts: a log without that epoch is one that

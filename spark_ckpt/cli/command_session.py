@@ -16,22 +16,9 @@ def spark_for(command: str, conf: Mapping[str, str] | None = None) -> Iterator[C
 
     `conf`: settings of a created session, which is stopped at the end. Raises `EnvironmentUnfit` without Java.
     """
-    sessions = _Sessions(command, {"spark.ui.enabled": "false"} | dict(conf or {}))
-    try:
-        yield sessions
-    finally:
-        sessions.close()
+    made: list[SparkSession] = []
 
-
-class _Sessions:
-    """A session, created at its first use. Stops only a session that it created."""
-
-    def __init__(self, command: str, conf: Mapping[str, str]) -> None:
-        self._command = command
-        self._conf = conf
-        self._own: SparkSession | None = None
-
-    def __call__(self) -> SparkSession:
+    def active_or_new() -> SparkSession:
         from pyspark.sql import SparkSession  # most calls of the command need no PySpark
 
         from spark_ckpt.spark_session.session import session
@@ -39,11 +26,12 @@ class _Sessions:
         active = SparkSession.getActiveSession()
         if active is not None:
             return active
-        self._own = session(self._command, conf=self._conf)
-        self._own.sparkContext.setLogLevel("OFF")  # Spark's log would repeat an error that the command raises
-        return self._own
+        made.append(session(command, conf={"spark.ui.enabled": "false"} | dict(conf or {})))
+        made[0].sparkContext.setLogLevel("OFF")  # Spark's log would repeat an error that the command raises
+        return made[0]
 
-    def close(self) -> None:
-        """Stop the session if this object created it."""
-        if self._own is not None:
-            self._own.stop()
+    try:
+        yield active_or_new
+    finally:
+        for each in made:
+            each.stop()

@@ -22,10 +22,9 @@ from spark_ckpt.driver.showing import show
 from spark_ckpt.driver.signals import stops
 from spark_ckpt.driver.supervisor import Supervisor
 from spark_ckpt.endpoints.markers import refuse_newer_sinks
-from spark_ckpt.epochs.names import valid_name
-from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.errors import CkptError, ConfigInvalid, DrainStopped, EpochTimedOut, RunFailed, StopTimedOut
 from spark_ckpt.events.listener import RunListener
+from spark_ckpt.store.epoch_log import check_savepoint_name
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
@@ -231,10 +230,7 @@ class Run:
         - `ConfigInvalid` for a name that is invalid or in use;
         - the run's error, or `RunFailed`, if the run ends first.
         """
-        if valid_name("savepoint", name) == LATEST or name.isdigit():
-            raise ConfigInvalid(
-                f"'{name}' cannot name a savepoint", hint="it would be taken for an epoch when restoring"
-            )
+        check_savepoint_name(name)
         log = self._plan.store.reopened().log
         if name in log.state().savepoints:
             raise ConfigInvalid(f"there is a savepoint '{name}' already", hint=f"spark-ckpt savepoint drop {name}")

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 
 from spark_ckpt.spark_internals.names import SparkName
 from spark_ckpt.spark_internals.query_logs import Unreadable
+from spark_ckpt.spark_internals.settings import set_for_a_while
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,15 +50,8 @@ def reading(spark: SparkSession, with_ids: bool) -> Iterator[None]:
     """
     spark.streams.active  # noqa: B018 - needed for its side effect
     # The reader takes it from the session, which may run queries of the other format.
-    before = spark.conf.get(FORMAT, None)
-    spark.conf.set(FORMAT, "2" if with_ids else "1")
-    try:
+    with set_for_a_while(spark, {FORMAT: "2" if with_ids else "1"}):
         yield
-    finally:
-        if before is None:
-            spark.conf.unset(FORMAT)
-        else:
-            spark.conf.set(FORMAT, before)
 
 
 def state_rows(spark: SparkSession, checkpoint: str, operator: int, batch: int) -> DataFrame:

@@ -5,7 +5,8 @@ On the driver.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from spark_ckpt.spark_internals.names import SparkName
@@ -143,6 +144,22 @@ QUERY_SETTINGS = {
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+@contextmanager
+def set_for_a_while(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Set the session's settings within the block; afterwards it has its own again."""
+    before = {key: spark.conf.get(key, None) for key in settings}
+    try:
+        for key, value in settings.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key, old in before.items():
+            if old is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, old)
 
 
 def state_settings(spark: SparkSession, provider: str | None, checkpoint_format: int | None) -> dict[str, str]:

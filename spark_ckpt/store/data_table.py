@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ from spark_ckpt.delta_files import LOG, TableCommit
 from spark_ckpt.errors import LogDamaged, StateSchemaChanged, StoreUnreachable
 from spark_ckpt.storage_errors import outage, refusal_in
 from spark_ckpt.store import delta_log
+from spark_ckpt.store.copied_log import log_files
 from spark_ckpt.store.delta_log import Actions, Application, CommitLost
 from spark_ckpt.store.folders import move_folder
 from spark_ckpt.store.location import Location
@@ -280,15 +282,9 @@ class DataTable:
         never was.
         """
         versions = self.commit_versions()
-        low, high = 0, len(versions)
-        while low < high:
-            middle = (low + high) // 2
-            if self._key_at_or_before(versions, middle) < key:
-                low = middle + 1
-            else:
-                high = middle
+        first = bisect_left(range(len(versions)), key, key=lambda at: self._key_at_or_before(versions, at))
         # Commits without a transaction may lie between, e.g. a new column or dropped rows.
-        for version in versions[low:]:
+        for version in versions[first:]:
             found = self._key_at(version)
             if found is not None:
                 return version if epoch_of(found) == epoch else None
@@ -296,10 +292,7 @@ class DataTable:
 
     def commit_versions(self) -> list[int]:
         """Return the versions whose commit file still exists, in order."""
-        names = [info.path.rsplit("/", 1)[-1] for info in self.location.list(LOG)]
-        return sorted(
-            int(name[:20]) for name in names if name.endswith(".json") and name[:20].isdigit() and len(name) == 25
-        )
+        return sorted(version for version, kind in log_files(self.location) if kind == "json")
 
     def _key_at_or_before(self, versions: Sequence[int], at: int) -> int:
         for version in reversed(versions[: at + 1]):

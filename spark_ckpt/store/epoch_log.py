@@ -53,6 +53,12 @@ Fence = Callable[[LogState], None]
 """Function that raises `Fenced` if, by the given log state, the caller must not write any more."""
 
 
+def check_savepoint_name(name: str) -> None:
+    """Raise `ConfigInvalid` for a name that no savepoint can have."""
+    if valid_name("savepoint", name) == LATEST or name.isdigit():
+        raise ConfigInvalid(f"'{name}' cannot name a savepoint", hint="it would be taken for an epoch when restoring")
+
+
 def wall_ms() -> int:
     """Return the wall clock's time in milliseconds since 1970 UTC."""
     return time.time_ns() // 1_000_000
@@ -286,11 +292,7 @@ class EpochLog:
         Raises `ConfigInvalid` for a name that is invalid or in use, `EpochNotFound` for an epoch that the log does not
         have.
         """
-        valid_name("savepoint", name)
-        if name == LATEST or name.isdigit():
-            raise ConfigInvalid(
-                f"'{name}' cannot name a savepoint", hint="it would be taken for an epoch when restoring"
-            )
+        check_savepoint_name(name)
         self.append(lambda state: proposals.savepoint(state, name, epoch))
 
     def drop_savepoint(self, name: str) -> None:

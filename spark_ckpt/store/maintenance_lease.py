@@ -18,6 +18,7 @@ from spark_ckpt.epochs.log_state import LogState, MaintenanceEntry
 from spark_ckpt.epochs.records import MaintenanceEnded, MaintenanceLeased, Manifest, StagedFileRecord, StateFile
 from spark_ckpt.epochs.retention import Retention, RetentionReport
 from spark_ckpt.errors import CkptError, Fenced
+from spark_ckpt.store import proposals
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_rows import row_of
 from spark_ckpt.store.log_table import NewRow
@@ -43,10 +44,7 @@ class MaintenanceLog:
         """
 
         def propose(log_state: LogState) -> NewRow | None:
-            if log_state.incarnation != record.incarnation:
-                raise Fenced(
-                    f"incarnation {record.incarnation} was replaced by {log_state.incarnation}", holder=log_state.holder
-                )
+            proposals.fence(log_state, record.incarnation)
             return None if _newest_is(log_state.maintenance, record) else row_of(record, record.incarnation)
 
         self._log.append(propose)

@@ -65,8 +65,7 @@ class Standbys:
         """Return the notes of standbys that may be waiting, longest first by their own clocks: all but the provably
         dead. Raises a `StoreOutage`.
         """
-        notes = [note for _, note in self._notes() if not provably_dead(note.holder)]
-        return sorted(notes, key=lambda note: (note.waits_since_ms, str(note.holder)))
+        return sorted(self.named().values(), key=lambda note: (note.waits_since_ms, str(note.holder)))
 
     def named(self) -> dict[str, StandbyNote]:
         """Return the same notes by name. Raises a `StoreOutage`."""

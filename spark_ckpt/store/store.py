@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -48,6 +47,10 @@ _STATE, _EDGES, _INFLIGHT, _RUNS, _EPOCHS, _SPARK = "state", "edges", "inflight"
 
 def _go_on() -> None:
     """Allow every step: the default guard."""
+
+
+_NamedFiles = Callable[[Iterable[Manifest]], set[str]]
+"""Function that returns the files of one table that manifests name."""
 
 
 class Store:
@@ -267,13 +270,20 @@ class Store:
             return RetentionReport(tuple(each.epoch for each in dropped))
         for sink in self._tables(_EDGES):
             guard()
-            files += self._sweep_staged(self.staged(sink), dropped, incarnation, known)
+            staged = self.staged(sink)
+            # The table first, then the log: every live file then belongs to an epoch that the log has.
+            staged.table.refreshed()
+            staged.forget(self.log.manifests(known=known))
+            named: _NamedFiles = partial(staged_files, sink=sink)
+            files += self._swept_table(staged, f"ckpt-{sink}", named, dropped, incarnation, known)
         for operator in self._tables(_STATE):
             guard()
-            files += self._sweep_state(self.state(operator), dropped, incarnation, known)
+            named = partial(state_files, operator=operator)
+            files += self._swept_table(self.state(operator), "", named, dropped, incarnation, known)
         for edge in self._tables(_INFLIGHT):
             guard()
-            files += self._sweep_edge(self.edge(edge), dropped, incarnation, known)
+            named = partial(segments, edge=edge)
+            files += self._swept_table(self.edge(edge), f"ckpt-{edge}", named, dropped, incarnation, known)
         guard()
         files += self.spark_states.sweep(self.log.manifests(known=known), dropped, incarnation)
         guard()
@@ -288,29 +298,21 @@ class Store:
             delete_folder(self.location, f"{_RUNS}/{name}")
         return RetentionReport(tuple(each.epoch for each in dropped), len(files), total_size(files), len(dead))
 
-    def _sweep_staged(
-        self, table: StagedTable, dropped: Sequence[Manifest], incarnation: int, known: dict[str, Manifest]
+    def _swept_table(
+        self,
+        table: StateTable | StagedTable | InFlight,
+        prefix: str,
+        named: _NamedFiles,
+        dropped: Sequence[Manifest],
+        incarnation: int,
+        known: dict[str, Manifest],
     ) -> list[FileInfo]:
-        table.table.refreshed()
-        # The table first, then the log: every live file then belongs to an epoch that the log has.
-        kept = self.log.manifests(known=known)
-        table.forget(kept)
         # A file that the table still shows may be read by someone right now, so it stays.
-        needed = staged_files(kept, table.sink) | table.table.live().keys()
-        named = staged_files(dropped, table.sink)
-        return _delete_garbage(table.location, f"ckpt-{table.sink}", needed, named, incarnation)
-
-    def _sweep_state(
-        self, state: StateTable, dropped: Sequence[Manifest], incarnation: int, known: dict[str, Manifest]
-    ) -> list[FileInfo]:
-        needed = state_files(self.log.manifests(known=known), state.operator) | state.table.live().keys()
-        return _delete_garbage(state.location, "", needed, state_files(dropped, state.operator), incarnation)
-
-    def _sweep_edge(
-        self, edge: InFlight, dropped: Sequence[Manifest], incarnation: int, known: dict[str, Manifest]
-    ) -> list[FileInfo]:
-        needed = segments(self.log.manifests(known=known), edge.edge) | edge.table.live().keys()
-        return _delete_garbage(edge.location, f"ckpt-{edge.edge}", needed, segments(dropped, edge.edge), incarnation)
+        needed = named(self.log.manifests(known=known)) | table.table.live().keys()
+        found = {info.path: info for info in table.location.list() if not info.path.startswith(f"{LOG}/")}
+        gone = garbage(found, prefix, needed, named(dropped), incarnation)
+        table.location.delete(gone)
+        return [found[path] for path in gone]
 
     def _trim_logs(self, known: dict[str, Manifest]) -> None:
         """Trim the tables' Delta logs, at most once per `TRIM_EVERY_MS`."""
@@ -387,12 +389,3 @@ def compare(place: Location, file: StateFile | StagedFileRecord, **where: object
         place.verify(file, **where, location=place.uri)
     else:
         place.read_committed(file, file.rows, **where)
-
-
-def _delete_garbage(
-    location: Location, prefix: str, needed: AbstractSet[str], forgotten: AbstractSet[str], incarnation: int
-) -> list[FileInfo]:
-    found = {info.path: info for info in location.list() if not info.path.startswith(f"{LOG}/")}
-    gone = garbage(found, prefix, needed, forgotten, incarnation)
-    location.delete(gone)
-    return [found[path] for path in gone]

@@ -17,7 +17,9 @@ epoch log and decide nothing.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
+from functools import partial
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -75,14 +77,8 @@ def trim(location: Location, keep_versions: Collection[int], now_ms: int) -> int
 def _first_young(location: Location, commits: Sequence[int], older_than_ms: int) -> int:
     """Return the first version committed at `older_than_ms` or later. Commit times grow along the log."""
     # By halves, since each look at a commit is a request to an object store.
-    low, high = 0, len(commits)
-    while low < high:
-        middle = (low + high) // 2
-        if _committed_ms(location, commits[middle]) < older_than_ms:
-            low = middle + 1
-        else:
-            high = middle
-    return commits[low] if low < len(commits) else commits[-1] if commits else 0
+    first = bisect_left(commits, older_than_ms, key=partial(_committed_ms, location))
+    return commits[first] if first < len(commits) else commits[-1] if commits else 0
 
 
 def _committed_ms(location: Location, version: int) -> int:

@@ -194,27 +194,8 @@ STAGE_EVENTS: tuple[type[Event], ...] = (LogsRead, EpochEnding, EpochServes)
 
 EVENTS: dict[str, type[Event]] = {
     kind.__name__: kind
-    for kind in (
-        messages.SourcesPinned,
-        messages.QueryStarting,
-        messages.BatchDone,
-        messages.EpochCommitted,
-        messages.CommitFenced,
-        messages.CommitOverdue,
-        messages.PublishEnded,
-        messages.EarlySendEnded,
-        messages.AcksRecorded,
-        messages.StopRequested,
-        messages.EpochRequested,
-        messages.IntervalElapsed,
-        messages.TimeoutElapsed,
-        messages.PauseElapsed,
-        messages.RetryElapsed,
-        messages.AcksDue,
-        messages.EpochsReleased,
-        messages.StandbyWaits,
-        *STAGE_EVENTS,
-    )
+    for kind in (*vars(messages).values(), *STAGE_EVENTS)
+    if isinstance(kind, type) and issubclass(kind, Event) and kind is not Event
 }
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_ckpt.driver.maintenance.dealing import LEASE_MS, Dealing, behind
+from spark_ckpt.driver.maintenance.dealing import Dealing, behind, changing
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.epochs.records import Manifest
-from spark_ckpt.epochs.restore import LATEST
-from spark_ckpt.errors import ConfigInvalid, EpochDamaged, EpochNotFound
-from spark_ckpt.store.holder import current_holder
+from spark_ckpt.errors import ConfigInvalid, EpochDamaged
 from spark_ckpt.store.state_rows import snapshot_of
 from spark_ckpt.store.store import Store
 
@@ -45,40 +43,24 @@ def bootstrap(store: Store, operator: str, origin: Origin) -> Bootstrapped:
     - `Fenced` if a driver took over meanwhile;
     - `ConfigInvalid`, `EpochNotFound`, `EpochDamaged`.
     """
-    # Before the incarnation: a refused command must not fence a driver, or leave a row in the log.
-    _check(store, valid_name("operator", operator))
+    valid_name("operator", operator)
     snapshot = snapshot_of(origin.store.log.manifest(origin.epoch), origin.operator)
-    point = store.log.begin_incarnation(current_holder("bootstrap"), LATEST, LEASE_MS)
-    try:
-        # Checked again: a driver may have committed its last epoch since, and the operator's state in it would be lost.
-        _refuse_known(point.manifest, operator)
+    hint = "run it once without the operator (availableNow=True)"
+    with changing(store, "bootstrap", lambda manifest: _refuse_known(manifest, operator), hint) as (point, _):
         read, write = origin.store.state(origin.operator).location, store.state(operator).location
         try:
             files = tuple(Dealing(store.log, point, snapshot, read).files(snapshot.key_groups, write))
         except EpochDamaged:
-            origin.store.log.manifest(
-                origin.epoch
-            )  # raises EpochNotFound if that job's retention has dropped the epoch meanwhile
+            # Raises EpochNotFound if that job's retention has dropped the epoch meanwhile.
+            origin.store.log.manifest(origin.epoch)
             raise
         begun = {"operator": operator, "files": files, "watermarks": {}, "late_rows": 0}
         manifest = behind(point, snapshot.model_copy(update=begun), "bootstrap")
         store.log.commit_epoch(manifest)
         # After the commit, and repeatable: a command that is killed here leaves a table that the next incarnation updates.
         store.materialize(manifest)
-    finally:
-        # Also after an error: otherwise the job could not start for the minute of the lease.
-        store.log.release(point.incarnation)
     sizes = sum(file.rows for file in files), sum(file.size_bytes for file in files)
     return Bootstrapped(operator, snapshot.key_groups, manifest.epoch, *sizes)
-
-
-def _check(store: Store, operator: str) -> None:
-    log_state = store.log.state()
-    if not log_state.latest:
-        raise EpochNotFound(
-            "the job has no epoch yet", job=log_state.job, hint="run it once without the operator (availableNow=True)"
-        )
-    _refuse_known(store.log.manifest(log_state.latest), operator)
 
 
 def _refuse_known(manifest: Manifest, operator: str) -> None:

@@ -11,13 +11,17 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, Reason, SparkState, StateFile, chain_of
+from spark_ckpt.epochs.restore import LATEST
+from spark_ckpt.errors import EpochNotFound
 from spark_ckpt.store.ddl import arrow_schema
+from spark_ckpt.store.holder import current_holder
 from spark_ckpt.tasks.rows import KEY_HASH, Int64s, StateSchema, numbers, rows_at
 from spark_ckpt.tasks.state.levels import RangeRef, from_stored, range_ref, to_stored
 from spark_ckpt.tasks.state.merging import key_table, merged
@@ -29,10 +33,38 @@ if TYPE_CHECKING:
     from spark_ckpt.epochs.restore import RecoveryPoint
     from spark_ckpt.store.epoch_log import EpochLog
     from spark_ckpt.store.location import Location
+    from spark_ckpt.store.store import Store
     from spark_ckpt.tasks.state.key_index import KeyTable
 
 LEASE_MS = 60_000
 """Lease of the job in milliseconds while state is repartitioned."""
+
+T = TypeVar("T")
+
+
+@contextmanager
+def changing(
+    store: Store, command: str, checked: Callable[[Manifest], T], hint: str
+) -> Iterator[tuple[RecoveryPoint, T]]:
+    """Begin an incarnation that changes the newest epoch's state between two runs; free its lease at the end.
+
+    `checked`: raises if the command does not fit an epoch, and returns what is changed. Its answer is of the epoch that
+    the incarnation continues from. `hint`: advice for a job without an epoch.
+
+    Raises `StoreInUse` while a driver runs, `EpochNotFound`, and the errors of `checked`.
+    """
+    log_state = store.log.state()
+    if not log_state.latest:
+        raise EpochNotFound("the job has no epoch yet", job=log_state.job, hint=hint)
+    # Before the incarnation: a refused command must not fence a driver, or leave a row in the log.
+    checked(store.log.manifest(log_state.latest))
+    point = store.log.begin_incarnation(current_holder(command), LATEST, LEASE_MS)
+    try:
+        # Again: a driver may have committed its last epoch since. The state before it would lack the rows in between.
+        yield point, checked(point.manifest)
+    finally:
+        # Also after an error: otherwise the job could not start for the minute of the lease.
+        store.log.release(point.incarnation)
 
 
 def behind(point: RecoveryPoint, dealt: OperatorSnapshot | SparkState, reason: Reason) -> Manifest:

@@ -12,18 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_ckpt.driver.lease_keeper import LeaseKeeper
-from spark_ckpt.driver.maintenance.dealing import LEASE_MS, behind
+from spark_ckpt.driver.maintenance.dealing import LEASE_MS, behind, changing
 from spark_ckpt.driver.query.spark_state import CheckpointState, shared_folder
 from spark_ckpt.epochs.records import Manifest, SparkState
-from spark_ckpt.epochs.restore import LATEST, RecoveryPoint
-from spark_ckpt.errors import ConfigInvalid, EpochNotFound
+from spark_ckpt.epochs.restore import RecoveryPoint
+from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.spark_internals.captured_errors import causes_of, message_of
 from spark_ckpt.spark_internals.checkpoint_files import write_ended_checkpoint
 from spark_ckpt.spark_internals.settings import state_settings
 from spark_ckpt.spark_internals.state_partitions import repartition_state
 from spark_ckpt.storage_errors import one_line
 from spark_ckpt.store.epoch_log import EpochLog
-from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.store import Store
 
 if TYPE_CHECKING:
@@ -57,12 +56,8 @@ def repartition(store: Store, session: Callable[[], SparkSession], partitions: i
     - `ConfigInvalid` for a state that Spark cannot repartition;
     - `EpochNotFound`, `EpochDamaged`, `SparkStateUncaptured`.
     """
-    _check(store, partitions)
-    point = store.log.begin_incarnation(current_holder("rescale"), LATEST, LEASE_MS)
-    try:
-        # Of the epoch that the incarnation continues from: a driver may have committed its last one since the check. With
-        # that epoch's cursors the state before it would lack the rows in between.
-        state = _state_in(point.manifest, partitions)
+    hint = "set shuffle_partitions in the job"
+    with changing(store, "rescale", lambda manifest: _state_in(manifest, partitions), hint) as (point, state):
         with _renewing(store.log, point):
             # Within the renewals: the start of Java and Spark takes a part of the lease's minute.
             spark = session()
@@ -70,16 +65,7 @@ def repartition(store: Store, session: Callable[[], SparkSession], partitions: i
                 after = _repartitioned(store, spark, point, state, checkpoint, partitions)
         manifest = behind(point, after, "rescaled")
         store.log.commit_epoch(manifest)
-    finally:
-        store.log.release(point.incarnation)
     return Repartitioned(after.operators, state.partitions, after.partitions, manifest.epoch, after.state_bytes)
-
-
-def _check(store: Store, partitions: int) -> None:
-    log_state = store.log.state()
-    if not log_state.latest:
-        raise EpochNotFound("the job has no epoch yet", job=log_state.job, hint="set shuffle_partitions in the job")
-    _state_in(store.log.manifest(log_state.latest), partitions)
 
 
 def _state_in(manifest: Manifest, partitions: int) -> SparkState:

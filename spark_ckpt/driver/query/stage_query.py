@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,6 +36,7 @@ from spark_ckpt.spark_internals.settings import (
     complete_settings,
     frame_limits,
     keeps_state_in_rocksdb,
+    set_for_a_while,
 )
 from spark_ckpt.storage_errors import typed_errors_at
 from spark_ckpt.store.location import Location
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
+_STARTING = threading.Lock()
+"""Held while a query starts: stages of one session start at the same time, and each leaves the user's settings."""
 _QUERY_CONF = QUERY_SETTINGS | {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.ui.explainMode": "simple",
@@ -118,7 +120,8 @@ class StageQuery:
             settings |= CHAINED_SETTINGS
         if parting_of(*stage.ends) is not None:
             settings |= PARTING_SETTINGS
-        with _session_conf(spark, settings):
+        # Spark copies the settings while the query starts.
+        with _STARTING, set_for_a_while(spark, settings):
             # Within the settings: the checkpoint records them, and Spark prefers recorded ones to the session's.
             self._seed()
             frame = self._frames.streaming()
@@ -298,28 +301,3 @@ def make_folders(checkpoint_uri: str) -> None:
         with typed_errors_at(checkpoint_uri):
             for folder in CHECKPOINT_FOLDERS:
                 (local / folder).mkdir(parents=True, exist_ok=True)
-
-
-_STARTING = threading.Lock()
-"""Held while a query starts: stages of one session start at the same time, and each leaves the user's settings."""
-
-
-@contextmanager
-def _session_conf(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Set the session's settings while the query starts and copies them; afterwards restore the user's."""
-    with _STARTING:
-        yield from _conf_as(spark, settings)
-
-
-def _conf_as(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    before = {key: spark.conf.get(key, None) for key in settings}
-    try:
-        for key, value in settings.items():
-            spark.conf.set(key, value)
-        yield
-    finally:
-        for key, old in before.items():
-            if old is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, old)

@@ -60,13 +60,13 @@ class Fold(ABC):
     def __init__(self, kind: pa.DataType) -> None:
         self.kind = kind
 
-    @abstractmethod
     def types(self) -> tuple[pa.DataType, ...]:
-        """Return the types of the state columns."""
+        """Return the types of the state columns; by default the aggregate's own."""
+        return (self.shown(),)
 
-    @abstractmethod
     def shown(self) -> pa.DataType:
-        """Return the type of the aggregate."""
+        """Return the type of the aggregate; by default the column's."""
+        return self.kind
 
     @abstractmethod
     def run(self, segments: Segments, values: Array, before: Sequence[Array]) -> list[Array]:
@@ -79,10 +79,6 @@ class Fold(ABC):
 
 class CountFold(Fold):
     """Count of rows, or of values that are not null. A long."""
-
-    def types(self) -> tuple[pa.DataType, ...]:
-        """Return a long."""
-        return (pa.int64(),)
 
     def shown(self) -> pa.DataType:
         """Return a long."""
@@ -112,10 +108,6 @@ def exact_sum(segments: Segments, values: Values, start: Values) -> Values:
 
 class SumFold(Fold):
     """Spark's sum: whole numbers give a long, floats a double, decimal(p, s) a decimal(p + 10, s). Null without values."""
-
-    def types(self) -> tuple[pa.DataType, ...]:
-        """Return the widened type."""
-        return (self.shown(),)
 
     def shown(self) -> pa.DataType:
         """Return the widened type."""
@@ -204,14 +196,6 @@ class ExtremeFold(Fold):
     float_fold: ClassVar[np.ufunc]
     lowest: ClassVar[bool]
 
-    def types(self) -> tuple[pa.DataType, ...]:
-        """Return the column's type."""
-        return (self.shown(),)
-
-    def shown(self) -> pa.DataType:
-        """Return the column's type."""
-        return self.kind
-
     def run(self, segments: Segments, values: Array, before: Sequence[Array]) -> list[Array]:
         """Return the extreme so far."""
         some = seen(segments, values, before[0])
@@ -256,14 +240,6 @@ class LastFold(Fold):
     def __init__(self, kind: pa.DataType, *, skip_nulls: bool = False) -> None:
         super().__init__(kind)
         self.skip_nulls = skip_nulls
-
-    def types(self) -> tuple[pa.DataType, ...]:
-        """Return the column's type."""
-        return (self.shown(),)
-
-    def shown(self) -> pa.DataType:
-        """Return the column's type."""
-        return self.kind
 
     def run(self, segments: Segments, values: Array, before: Sequence[Array]) -> list[Array]:
         """Return the last value so far."""
