@@ -22,8 +22,8 @@ import spark_ckpt as ckpt
 from spark_ckpt.config import JobConfig
 from spark_ckpt.errors import CkptError
 from spark_ckpt.explained.explanation import explained
-from spark_ckpt.tasks.operators.aggregations import running_aggregates
-from spark_ckpt.tasks.operators.keyed_function import keyed_function
+from spark_ckpt.tasks.operators.aggregations import RunningAggregates
+from spark_ckpt.tasks.operators.keyed_function import KeyedFunction
 from spark_ckpt.tasks.operators.operator import Binding, Clock
 from spark_ckpt.tasks.state.group_state import KeyGroupState
 from tests.runtime.operator_fixtures import MemoryStore, cache_of, with_hash
@@ -38,11 +38,11 @@ def setting(**given: object) -> Callable[[], object]:
 
 
 def operator(function: object, mode: str = "append", timeout: str = "NoTimeout") -> object:
-    return keyed_function(function, ROW, ["k"], OUT, STATE, mode, timeout)  # type: ignore[arg-type]
+    return KeyedFunction(function, ROW, ["k"], OUT, STATE, mode, timeout)  # type: ignore[arg-type]
 
 
 def aggregate(mode: str = "update", column: str = "v") -> object:
-    return running_aggregates({"total": ckpt.sum(column)}, ROW, ["k"], mode)
+    return RunningAggregates({"total": ckpt.sum(column)}, ROW, ["k"], mode)
 
 
 MISTAKES: dict[str, tuple[Callable[[], object], str, str]] = {

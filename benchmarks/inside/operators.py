@@ -21,9 +21,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 import spark_ckpt.tasks.operators.aggregations as agg
 from spark_ckpt.epochs.records import StateRange
 from spark_ckpt.tasks.blobs import outputs_to_blobs
-from spark_ckpt.tasks.operators.keyed_function import keyed_function
+from spark_ckpt.tasks.operators.keyed_function import KeyedFunction
 from spark_ckpt.tasks.operators.operator import Clock, KeyedOperator
-from spark_ckpt.tasks.operators.vectorized import KeyBatch, KeyResult, vectorized_function
+from spark_ckpt.tasks.operators.vectorized import KeyBatch, KeyResult, VectorizedOperator
 from spark_ckpt.tasks.packing import pack, unpack_ordered
 from spark_ckpt.tasks.state.group_state import KeyGroupState
 from spark_ckpt.tasks.state.levels import LevelCache, RangeRef
@@ -129,13 +129,13 @@ def operators() -> dict[str, Callable[[], KeyedOperator]]:
     two = {"n": agg.count(), "total": agg.sum("v")}
     six = two | {"mean": agg.mean("v"), "least": agg.min("v"), "most": agg.max("v"), "latest": agg.last("v")}
     return {
-        "aggregates: 2, update": lambda: agg.running_aggregates(two, ROW, ["k"], "update"),
-        "aggregates: 2, each row": lambda: agg.running_aggregates(two, ROW, ["k"], "each row"),
-        "aggregates: 6, each row": lambda: agg.running_aggregates(six, ROW, ["k"], "each row"),
-        "vectorised function": lambda: vectorized_function(vectorised, ROW, ["k"], OUT, STATE),
-        "keyed: tuples, frame untouched": lambda: keyed_function(yields_tuple, ROW, ["k"], OUT, STATE),
-        "keyed: tuples, frame read": lambda: keyed_function(reads_frame, ROW, ["k"], OUT, STATE),
-        "keyed: frame summed, frame out": lambda: keyed_function(sums_frame, ROW, ["k"], OUT, STATE),
+        "aggregates: 2, update": lambda: agg.RunningAggregates(two, ROW, ["k"], "update"),
+        "aggregates: 2, each row": lambda: agg.RunningAggregates(two, ROW, ["k"], "each row"),
+        "aggregates: 6, each row": lambda: agg.RunningAggregates(six, ROW, ["k"], "each row"),
+        "vectorised function": lambda: VectorizedOperator(vectorised, ROW, ["k"], OUT, STATE),
+        "keyed: tuples, frame untouched": lambda: KeyedFunction(yields_tuple, ROW, ["k"], OUT, STATE),
+        "keyed: tuples, frame read": lambda: KeyedFunction(reads_frame, ROW, ["k"], OUT, STATE),
+        "keyed: frame summed, frame out": lambda: KeyedFunction(sums_frame, ROW, ["k"], OUT, STATE),
     }
 
 

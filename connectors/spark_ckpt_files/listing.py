@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -52,13 +51,6 @@ class DataFile:
     def age_order(self) -> tuple[int, str]:
         """Sort key of files: Spark's order."""
         return self.modified_ms, self.name
-
-
-class ListedFile(Protocol):
-    """A file of a local directory."""
-
-    def stat(self) -> os.stat_result:
-        """Return size and times. Raises FileNotFoundError if the file is gone."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +190,7 @@ class Directory:
                 continue
             yield DataFile(name, stat.st_size, stat.st_mtime_ns // _NS_PER_MS)
 
-    def _local_entries(self) -> Iterator[tuple[str, ListedFile]]:
+    def _local_entries(self) -> Iterator[tuple[str, os.DirEntry[str] | Path]]:
         """Yield names and files; the file is a `Path` if a log has committed it."""
         folders = [""]
         while folders:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from spark_ckpt.content import Readable
 
 BLOCK_BYTES = 4 << 20
 _RECORD_BYTES_MAX = 256 << 20
@@ -17,13 +18,6 @@ _LINE_END = re.compile(rb"\r\n|\r|\n")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 Positions = npt.NDArray[np.int64]
-
-
-class ByteStream(Protocol):
-    """A stream of bytes to cut into records."""
-
-    def read(self, size: int) -> bytes:
-        """Return the next bytes, at most `size`; empty at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +49,7 @@ class Records:
         return raw.decode("utf-8", "replace").rstrip("\r")
 
 
-def cut(stream: ByteStream, quote: str | None = None, multiline: bool = True) -> Iterator[Records]:
+def cut(stream: Readable, quote: str | None = None, multiline: bool = True) -> Iterator[Records]:
     """Yield all records of a stream in blocks of some megabytes. Blank lines are no records.
 
     Without `quote` or `multiline` a record is a line. With both, line ends between two quotes belong to the record (RFC

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import StructType
 
 from integration_tests.spark import plain_session
-from spark_ckpt.tasks.operators.keyed_function import keyed_function
+from spark_ckpt.tasks.operators.keyed_function import KeyedFunction
 from spark_ckpt.tasks.operators.operator import Binding, Clock
 from spark_ckpt.tasks.operators.pandas_rows import PandasOptions
 from spark_ckpt.tasks.rows import KEY_HASH, arrow_schema
@@ -150,7 +150,7 @@ def watermark_ms(progress):
 def under_ours(spark, folder, batches, func, timeout, marks):
     """The same with our operator: one key group, encoded and decoded between batches."""
     types = {name: StructType.fromDDL(ddl) for name, ddl in (("row", ROW), ("out", OUT), ("state", STATE))}
-    operator = keyed_function(func, types["row"], KEYS, types["out"], types["state"], "append", timeout)
+    operator = KeyedFunction(func, types["row"], KEYS, types["out"], types["state"], "append", timeout)
     operator = operator.bind(Binding("ours", "t", PandasOptions(ZONE, assign_cols_by_name=True)))
     cache = LevelCache(folder / "cache", None, operator.schema)
     state, reports = KeyGroupState(operator.schema, cache, 0).encode(), []

@@ -53,7 +53,7 @@ def test_files_of_an_epoch_grow_with_tasks_and_runs_with_other_numbers_of_tasks_
 
 
 def test_a_barrier_brings_every_key_group_one_bit_about_full_snapshots(bench: Bench) -> None:
-    counting = aggregations.running_aggregates(
+    counting = aggregations.RunningAggregates(
         {"n": aggregations.count()}, StructType().add("k", "long"), ["k"], "each row"
     )
     host = GroupHost(

@@ -27,11 +27,11 @@ from spark_ckpt.plan.onward_plan import pandas_options
 from spark_ckpt.plan.window_lineage import closing_of, is_window
 from spark_ckpt.spark_internals.column_names import column_of
 from spark_ckpt.spark_internals.plans import streaming_template
-from spark_ckpt.tasks.operators.aggregations import EACH_ROW, UPDATE, Aggregate, running_aggregates
+from spark_ckpt.tasks.operators.aggregations import EACH_ROW, UPDATE, Aggregate, RunningAggregates
 from spark_ckpt.tasks.operators.first_rows import STATE, FirstRows
-from spark_ckpt.tasks.operators.keyed_function import CoGroupFunction, UserFunction, keyed_function
+from spark_ckpt.tasks.operators.keyed_function import CoGroupFunction, KeyedFunction, UserFunction
 from spark_ckpt.tasks.operators.operator import Binding, KeyedOperator
-from spark_ckpt.tasks.operators.vectorized import VectorizedFunction, vectorized_function
+from spark_ckpt.tasks.operators.vectorized import VectorizedFunction, VectorizedOperator
 from spark_ckpt.tasks.operators.window_keys import Closing, WindowKey
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class GroupedStream:
         each, at a fraction of the cost. `name` identifies the operator's state in the store; default: the function's
         name.
         """
-        operator = keyed_function(
+        operator = KeyedFunction(
             func,
             self._schema,
             self._keys,
@@ -86,7 +86,7 @@ class GroupedStream:
         `applyInPandasWithState`.
         """
         output, state = struct_of(outputStructType), struct_of(stateStructType)
-        operator = vectorized_function(func, self._schema, self._keys, output, state, timeout=timeoutConf)
+        operator = VectorizedOperator(func, self._schema, self._keys, output, state, timeout=timeoutConf)
         return self._operate(operator, name or _function_name(func))
 
     def agg(
@@ -119,7 +119,7 @@ class GroupedStream:
         """
         call = agg_call(given, outputMode, name, aggregates)
         flat, windows = self._with_flat_windows(keep=call.output_mode == EACH_ROW)
-        operator = running_aggregates(call.aggregates, flat._schema, flat._keys, call.output_mode, windows)
+        operator = RunningAggregates(call.aggregates, flat._schema, flat._keys, call.output_mode, windows)
         # without a watermark no key can close
         timed = event_time_of(flat._stream._node) is not None
         return flat._operate(operator, call.name, closing_of(flat._stream._template, flat._keys) if timed else None)
@@ -201,7 +201,7 @@ class CoGroupedStreams:
         different inputs is not kept.
         """
         output, state = struct_of(outputStructType), struct_of(stateStructType)
-        operator = keyed_function(
+        operator = KeyedFunction(
             func, self._plan.schema, self._plan.keys, output, state, outputMode, timeoutConf, self._plan.named
         )
         return self._operate(operator, name or _function_name(func))
@@ -220,7 +220,7 @@ class CoGroupedStreams:
         """
         output, state = struct_of(outputStructType), struct_of(stateStructType)
         rows, named = self._plan.schema, self._plan.named
-        operator = vectorized_function(func, rows, self._plan.keys, output, state, timeout=timeoutConf, inputs=named)
+        operator = VectorizedOperator(func, rows, self._plan.keys, output, state, timeout=timeoutConf, inputs=named)
         return self._operate(operator, name or _function_name(func))
 
     if not TYPE_CHECKING:

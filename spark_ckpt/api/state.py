@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from spark_ckpt.api.sparks_state import sparks_rows, sparks_rows_now
-from spark_ckpt.epochs.records import Manifest, OperatorSnapshot
+from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.restore import LATEST, resolve
 from spark_ckpt.errors import ConfigInvalid, EpochNotFound
 from spark_ckpt.spark_internals.column_names import quoted
@@ -83,7 +83,8 @@ def state_version(
     `read_state` and `state_frame` need no version.
     """
     opened = existing_store(store, storage_options)
-    number, _ = _snapshot(opened, operator, epoch)
+    number, manifest = _manifest(opened, epoch)
+    snapshot_of(manifest, operator)  # raises for an operator that the epoch has not
     return opened.state(operator).version(number)
 
 
@@ -126,11 +127,6 @@ def state_frame(
     newest = F.row_number().over(Window.partitionBy(*keys).orderBy(F.desc("ckpt_epoch")))
     alive = rows.withColumn("ckpt_newest", newest).where("ckpt_newest = 1 AND ckpt_op = 'put'")
     return alive.drop("ckpt_newest", *_INTERNAL)
-
-
-def _snapshot(store: Store, operator: str, epoch: str | int) -> tuple[int, OperatorSnapshot]:
-    number, manifest = _manifest(store, epoch)
-    return number, snapshot_of(manifest, operator)
 
 
 def _manifest(store: Store, epoch: str | int) -> tuple[int, Manifest]:

@@ -8,7 +8,7 @@ them. Operations that compute something divert them first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 import pandas as pd
@@ -413,18 +413,24 @@ class Stream:
         """Return a stream of the same job."""
         return Stream(self._job, node, template)
 
-    def _then(self, verb: str, apply: Callable[[DataFrame], DataFrame]) -> Stream:
-        # before the operation runs: errors carry the user's line, also when Spark fails later
-        line = users_line()
+    @contextmanager
+    def _refusals_at(self, verb: str, line: str) -> Iterator[None]:
+        """Raise what refuses an operation with its verb and the user's line."""
         try:
-            spark_reads = is_read_by_spark(self._node)
-            tried = check_operation(self._template, apply(self._template), spark_reads=spark_reads)
+            yield
         except Refused as error:
             raise error.at(verb, line) from None
         except AnalysisException as error:
             raise GraphInvalid(
                 f"{verb}: {_first_line(error)}", hint=f"the stream has {self.schema.simpleString()}", line=line
             ) from None
+
+    def _then(self, verb: str, apply: Callable[[DataFrame], DataFrame]) -> Stream:
+        # before the operation runs: errors carry the user's line, also when Spark fails later
+        line = users_line()
+        with self._refusals_at(verb, line):
+            spark_reads = is_read_by_spark(self._node)
+            tried = check_operation(self._template, apply(self._template), spark_reads=spark_reads)
         return self._next(TransformNode(self._node, verb, apply, line), tried)
 
     def _with_spark(
@@ -434,15 +440,9 @@ class Stream:
         line = users_line()
         given = [each._diverted() for each in streams]
         frames = [each._template for each in given]
-        try:
+        with self._refusals_at("transform", line):
             spark_reads = all(is_read_by_spark(each._node) for each in given)
             tried = check_with_state(frames, call(frames), output_mode, spark_reads=spark_reads)
-        except Refused as error:
-            raise error.at("transform", line) from None
-        except AnalysisException as error:
-            raise GraphInvalid(
-                f"transform: {_first_line(error)}", hint=f"the stream has {self.schema.simpleString()}", line=line
-            ) from None
         # Without state it is an operation like any other, and may stand after operators of the job.
         if not tried.keeps and len(given) == 1:
             node: Node = TransformNode(given[0]._node, "transform", lambda frame: call([frame]), line)

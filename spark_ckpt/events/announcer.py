@@ -12,6 +12,7 @@ from spark_ckpt.connector import Json
 from spark_ckpt.events.listener import (
     EpochEvent,
     IncarnationEvent,
+    LagEvent,
     LineEvent,
     MaintenanceEvent,
     OutageEvent,
@@ -91,6 +92,11 @@ class Announcer:
         """Announce the newest line of each program, by program, and the newest epoch that sinks may publish."""
         event = LineEvent(self.job, served, released)
         self._notify(lambda listener: listener.onLines(event))
+
+    def lags(self, rows: Mapping[str, int]) -> None:
+        """Announce the rows that wait, by source."""
+        event = LagEvent(self.job, rows)
+        self._notify(lambda listener: listener.onLag(event))
 
     def outage(self, event: OutageEvent) -> None:
         """Announce that the job waits for the end of an outage."""

@@ -10,7 +10,8 @@ from spark_ckpt.driver.companion import Companion
 from spark_ckpt.driver.lag_watch import LagWatch
 from spark_ckpt.driver.shown_cursors import ShownCursors
 from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit
-from spark_ckpt.events.listener import LagEvent, RunListener
+from spark_ckpt.events.announcer import Announcer
+from spark_ckpt.events.listener import RunListener
 from spark_ckpt.observability.aside import Aside
 
 if TYPE_CHECKING:
@@ -52,14 +53,11 @@ def companions_of(plan: JobPlan, progress: Progress, listeners: Sequence[RunList
 
 
 def _lag_watch(plan: JobPlan, progress: Progress, listeners: Sequence[RunListener]) -> list[LagWatch]:
+    announcer = Announcer(plan.job, 0, listeners)
+
     def tell(rows: Mapping[str, int]) -> None:
         progress.lag_is(rows)
-        # Each listener by itself: one that fails must not hide the lag from the others.
-        for listener in listeners:
-            try:
-                listener.onLag(LagEvent(plan.job, rows))
-            except Exception:  # noqa: BLE001 - the user's code must not end the run
-                _log.exception("job=%s listener %s failed, the run continues", plan.job, type(listener).__name__)
+        announcer.lags(rows)
 
     watch = LagWatch(plan.spark, plan.sources, progress.cursors, tell, plan.config.lag_interval_ms / 1000)
     return [watch] if watch.is_needed else []

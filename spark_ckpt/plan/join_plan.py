@@ -11,7 +11,7 @@ from spark_ckpt.config import DurationText, checked_duration_ms
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid
 from spark_ckpt.plan.input_plan import InputPlan
 from spark_ckpt.tasks.operators.stream_join import LEFT_ROWS, PRESENT, RIGHT_ROWS, StreamJoin
-from spark_ckpt.tasks.operators.vectorized import VectorizedOperator, vectorized_function
+from spark_ckpt.tasks.operators.vectorized import VectorizedOperator
 
 _HOWS = {"inner": False, "left": True, "leftouter": True, "left_outer": True}
 
@@ -36,7 +36,7 @@ class JoinPlan:
         output = StructType([*self.key_types, *self.left, *self.right])
         timeout = GroupStateTimeout.NoTimeout if self.ttl_ms is None else GroupStateTimeout.ProcessingTimeTimeout
         join = StreamJoin(self.keys, tuple(self.left.names), tuple(self.right.names), self.keeps_left, self.ttl_ms)
-        return vectorized_function(
+        return VectorizedOperator(
             join, sides.schema, self.keys, output, state, timeout=timeout, inputs=sides.named, ttl_ms=self.ttl_ms
         )
 

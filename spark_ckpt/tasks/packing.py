@@ -7,6 +7,7 @@ ms each. So one number, the tag, holds both the kind of a row and its order of a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
@@ -72,18 +73,24 @@ def pack(
     - `flush_rows`, `flush_bytes`: a buffer is full when it reaches one of these limits.
     """
     packer = _Packer(task() if callable(task) else task, np.asarray(shuffle_keys, np.int32))
-    buffered: list[pa.RecordBatch] = []
+    # Bounded by both: wide rows would pass Arrow's 2 GiB of one binary column, many narrow ones the task's memory.
+    for table in large_tables(batches, flush_rows, flush_bytes):
+        yield packer.blobs(table.combine_chunks())
+
+
+def large_tables(batches: Iterable[pa.RecordBatch], full_rows: int, full_bytes: float = math.inf) -> Iterator[pa.Table]:
+    """Combine batches into fewer, larger tables. A table is full when it reaches one of the limits."""
+    waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         if batch.num_rows:
-            buffered.append(batch)
+            waiting.append(batch)
             rows, size = rows + batch.num_rows, size + batch.nbytes
-        # Bounded by both: wide rows would pass Arrow's 2 GiB of one binary column, many narrow ones the task's memory.
-        if rows >= flush_rows or size >= flush_bytes:
-            yield packer.blobs(buffered)
-            buffered, rows, size = [], 0, 0
-    if buffered:
-        yield packer.blobs(buffered)
+        if rows >= full_rows or size >= full_bytes:
+            yield pa.Table.from_batches(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
 
 
 @dataclass(slots=True)
@@ -94,8 +101,7 @@ class _Packer:
     shuffle_keys: npt.NDArray[np.int32]
     seq: int = 0
 
-    def blobs(self, buffered: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        table = pa.Table.from_batches(buffered).combine_chunks()
+    def blobs(self, table: pa.Table) -> pa.RecordBatch:
         groups, parts = _by_group(table, len(self.shuffle_keys))
         tags = _blob_tags(self.task, self.seq, len(groups))
         self.seq += len(groups)

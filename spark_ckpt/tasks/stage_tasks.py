@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from spark_ckpt.coordination.reports import staged_file
-from spark_ckpt.tasks.packing import explode_blobs, pack
+from spark_ckpt.tasks.packing import explode_blobs, large_tables, pack
 from spark_ckpt.tasks.rows import REJECT, ROWS_PER_WRITE, arrow_schema, conform
 from spark_ckpt.tasks.staging import SinkStage, running_batch, staging
 from spark_ckpt.tasks.worker_process import prepare_worker
@@ -130,28 +130,11 @@ def partition_id() -> int:
     return task.partitionId() if task else 0
 
 
-def large_tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Combine batches into fewer, larger tables.
-
-    Each table becomes a Parquet row group, and Spark's batches of 10,000 rows would be small ones.
-    """
-    waiting: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        if batch.num_rows:
-            waiting.append(batch)
-            rows += batch.num_rows
-        if rows >= ROWS_PER_WRITE:
-            yield pa.Table.from_batches(waiting)
-            waiting, rows = [], 0
-    if waiting:
-        yield pa.Table.from_batches(waiting)
-
-
 def first_met(diverter: Diverter | None) -> Tables:
     """Return a reader for rows that reach Python for the first time: `diverter` removes the rejected ones."""
 
     def tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-        return large_tables(diverter.divert(batches) if diverter else batches)
+        # each table becomes a Parquet row group, and Spark's batches of 10,000 rows would be small ones
+        return large_tables(diverter.divert(batches) if diverter else batches, ROWS_PER_WRITE)
 
     return tables

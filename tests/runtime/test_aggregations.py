@@ -146,7 +146,7 @@ def run(operator, group, rows, struct, keys, hasher=spread):
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 def test_running_values_are_those_of_a_loop_over_the_rows(tmp_path_factory, batches, hasher, keys):
     folder, store = tmp_path_factory.mktemp("levels"), MemoryStore()
-    operator = agg.running_aggregates(SPECS, ROW, keys, "each row")
+    operator = agg.RunningAggregates(SPECS, ROW, keys, "each row")
     cache, model = cache_of(operator.schema, folder, store), {}
     group = KeyGroupState(operator.schema, cache, 0)
     for epoch, rows in enumerate(batches, 1):
@@ -165,7 +165,7 @@ def test_running_values_are_those_of_a_loop_over_the_rows(tmp_path_factory, batc
 @given(st.lists(ROWS, max_size=3))
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 def test_update_shows_each_changed_key_once_with_its_latest_values(tmp_path_factory, batches):
-    operators = {shape: agg.running_aggregates(SPECS, ROW, ["who"], shape) for shape in ("each row", "update")}
+    operators = {shape: agg.RunningAggregates(SPECS, ROW, ["who"], shape) for shape in ("each row", "update")}
     groups = {shape: group_of(each.schema, tmp_path_factory.mktemp(shape)) for shape, each in operators.items()}
     for rows in batches:
         shown = {shape: run(each, groups[shape], rows, ROW, ["who"]) for shape, each in operators.items()}
@@ -178,7 +178,7 @@ def test_update_shows_each_changed_key_once_with_its_latest_values(tmp_path_fact
 def one(kind, spec, *batches):
     """The last running value of one aggregate over one key."""
     struct = StructType([StructField("k", LongType()), StructField("v", kind)])
-    operator = agg.running_aggregates({"r": spec}, struct, ["k"], "each row")
+    operator = agg.RunningAggregates({"r": spec}, struct, ["k"], "each row")
     group, shown = group_of(operator.schema, FOLDER), []
     for values in batches:
         shown += [row["r"] for row in run(operator, group, [(1, value) for value in values], struct, ["k"])]
@@ -214,7 +214,7 @@ def test_a_sum_beyond_a_long_is_an_error_and_the_greatest_long_is_not():
 def test_an_overflow_names_operator_key_and_column(tmp_path, kind, mode):
     big = Decimal("9" * 38) if isinstance(kind, DecimalType) else 2**63 - 1
     schema = StructType([StructField("who", StringType()), StructField("v", kind)])
-    operator = agg.running_aggregates({"total": agg.sum("v")}, schema, ["who"], mode).bind(Binding("totals"))
+    operator = agg.RunningAggregates({"total": agg.sum("v")}, schema, ["who"], mode).bind(Binding("totals"))
     rows = with_hash(
         pa.Table.from_pylist(
             [{"who": who, "v": v} for who, v in [("a", big), ("b", big), ("b", 1)]], arrow_schema(schema)
@@ -261,7 +261,7 @@ def test_every_ordered_type_has_extremes(kind, values, low, high):
 )
 def test_a_time_in_a_session_of_another_zone_is_the_instant_of_the_state(spec):
     struct = StructType([StructField("k", LongType()), StructField("at", TimestampType())])
-    operator = agg.running_aggregates({"r": spec}, struct, ["k"], "each row")
+    operator = agg.RunningAggregates({"r": spec}, struct, ["k"], "each row")
     group, moment = group_of(operator.schema, FOLDER), dt.datetime(2024, 11, 3, 6, 30, tzinfo=dt.UTC)
     shown = []
     for zone in ("UTC", "America/New_York", "Asia/Kathmandu"):
@@ -276,7 +276,7 @@ def test_a_time_in_a_session_of_another_zone_is_the_instant_of_the_state(spec):
 @pytest.mark.parametrize("kind", [DoubleType(), FloatType()], ids=["double", "float"])
 def test_a_key_of_minus_zero_goes_out_as_zero_and_every_nan_as_one(mode, kind):
     struct = StructType([StructField("k", kind), StructField("v", DoubleType())])
-    operator = agg.running_aggregates({"n": agg.count()}, struct, ["k"], mode)
+    operator = agg.RunningAggregates({"n": agg.count()}, struct, ["k"], mode)
     group, shown = group_of(operator.schema, FOLDER), []
     other_nan = np.array([0xFFF8000000000001], np.uint64).view(np.float64)[0]
     for keys in ([-0.0, None], [0.0], [-0.0, math.nan], [other_nan]):
@@ -294,7 +294,7 @@ def test_nan_is_greater_than_everything():
 
 
 def test_output_types_are_sparks():
-    operator = agg.running_aggregates(SPECS, ROW, ["who"], "update")
+    operator = agg.RunningAggregates(SPECS, ROW, ["who"], "update")
     types = {field.name: field.dataType.simpleString() for field in operator.output.fields}
     assert types["who"] == "string"
     assert types["n"] == types["sum_i"] == "bigint"
@@ -316,38 +316,38 @@ def test_output_types_are_sparks():
 def test_aggregates_that_cannot_be_are_refused_when_declared(spec, hint):
     struct = StructType([*ROW.fields, StructField("list", ArrayType(LongType()))])
     with pytest.raises(GraphInvalid, match=hint):
-        agg.running_aggregates({"r": spec}, struct, ["who"])
+        agg.RunningAggregates({"r": spec}, struct, ["who"])
 
 
 def test_text_with_a_collation_is_refused_where_bytes_would_be_compared():
     collated = StructType([*ROW.fields, StructField("name", StringType("UTF8_LCASE"))])
     with pytest.raises(GraphInvalid, match="key column 'name' is string collate UTF8_LCASE") as key:
-        agg.running_aggregates({"n": agg.count()}, collated, ["name"])
+        agg.RunningAggregates({"n": agg.count()}, collated, ["name"])
     assert "transform" in key.value.hint
     with pytest.raises(GraphInvalid, match=r"max\('name'\) cannot take type string collate") as greatest:
-        agg.running_aggregates({"r": agg.max("name")}, collated, ["who"])
+        agg.RunningAggregates({"r": agg.max("name")}, collated, ["who"])
     assert "transform" in greatest.value.hint
-    agg.running_aggregates({"n": agg.count("name"), "newest": agg.last("name")}, collated, ["who"])
+    agg.RunningAggregates({"n": agg.count("name"), "newest": agg.last("name")}, collated, ["who"])
 
 
 def test_a_type_that_the_states_table_cannot_have_is_refused_before_an_epoch_has_it():
     rows = StructType([*ROW.fields, StructField("took", DayTimeIntervalType())])
     with pytest.raises(GraphInvalid, match="column 'took' is interval day to second") as key:
-        agg.running_aggregates({"n": agg.count()}, rows, ["took"])
+        agg.RunningAggregates({"n": agg.count()}, rows, ["took"])
     assert "as long" in key.value.hint
     with pytest.raises(GraphInvalid, match="'r' is interval day to second"):
-        agg.running_aggregates({"r": agg.last("took")}, rows, ["who"])
+        agg.RunningAggregates({"r": agg.last("took")}, rows, ["who"])
 
 
 def test_an_aggregate_named_like_a_column_is_refused():
     with pytest.raises(GraphInvalid, match="'x'"):
-        agg.running_aggregates({"x": agg.sum("x")}, ROW, ["who"], "each row")
+        agg.RunningAggregates({"x": agg.sum("x")}, ROW, ["who"], "each row")
     with pytest.raises(GraphInvalid, match="'who'"):
-        agg.running_aggregates({"who": agg.count()}, ROW, ["who"], "update")
+        agg.RunningAggregates({"who": agg.count()}, ROW, ["who"], "update")
 
 
 def test_no_rows_is_no_output(tmp_path):
-    operator = agg.running_aggregates({"n": agg.count()}, ROW, ["who"])
+    operator = agg.RunningAggregates({"n": agg.count()}, ROW, ["who"])
     group = group_of(operator.schema, tmp_path)
     assert list(operator.process(None, group, Clock(0))) == []
     assert run(operator, group, [], ROW, ["who"]) == []

@@ -20,11 +20,11 @@ from spark_ckpt.errors import CkptError, GraphInvalid
 from spark_ckpt.plan.input_plan import TIME, GroupedInput, input_plan
 from spark_ckpt.tasks.failures import UserFunctionFailed
 from spark_ckpt.tasks.operators.key_frames import FramesByInput
-from spark_ckpt.tasks.operators.keyed_function import keyed_function
+from spark_ckpt.tasks.operators.keyed_function import KeyedFunction
 from spark_ckpt.tasks.operators.named_inputs import PRESENT, TAG_PREFIX
 from spark_ckpt.tasks.operators.operator import Binding, Clock
 from spark_ckpt.tasks.operators.pandas_rows import PandasOptions
-from spark_ckpt.tasks.operators.vectorized import KeyResult, vectorized_function
+from spark_ckpt.tasks.operators.vectorized import KeyResult, VectorizedOperator
 from spark_ckpt.tasks.rows import arrow_schema
 from spark_ckpt.tasks.state.group_state import KeyGroupState
 
@@ -95,7 +95,7 @@ def cancel(key):
 
 
 def by_key(func):
-    return lambda plan, timeout: keyed_function(func, plan.schema, plan.keys, OUT, STATE, "append", timeout, plan.named)
+    return lambda plan, timeout: KeyedFunction(func, plan.schema, plan.keys, OUT, STATE, "append", timeout, plan.named)
 
 
 def settle(key, frames, state):
@@ -107,7 +107,7 @@ def settle(key, frames, state):
 
 
 def at_once(func):
-    return lambda plan, timeout: vectorized_function(
+    return lambda plan, timeout: VectorizedOperator(
         func, plan.schema, plan.keys, OUT, STATE, timeout=timeout, inputs=plan.named
     )
 

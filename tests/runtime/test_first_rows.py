@@ -12,7 +12,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from spark_ckpt.tasks.operators.first_rows import STATE, FirstRows
 from spark_ckpt.tasks.operators.operator import Binding, Clock
-from spark_ckpt.tasks.operators.vectorized import vectorized_function
+from spark_ckpt.tasks.operators.vectorized import VectorizedOperator
 from spark_ckpt.tasks.rows import NO_TIMEOUT, arrow_schema
 from spark_ckpt.tasks.state.group_state import KeyGroupState
 
@@ -29,7 +29,7 @@ class Harness:
     """One key group batch by batch, encoded and decoded in between; the watermark follows as Spark moves it."""
 
     def __init__(self, folder, keys, rule):
-        operator = vectorized_function(rule, ROW, keys, ROW, STATE, timeout="EventTimeTimeout")
+        operator = VectorizedOperator(rule, ROW, keys, ROW, STATE, timeout="EventTimeTimeout")
         self.operator, self.keys = operator.bind(Binding("deduplicate", "at")), keys
         self.store = MemoryStore()
         self.cache = cache_of(self.operator.schema, folder, self.store)

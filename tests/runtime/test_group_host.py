@@ -58,7 +58,7 @@ class Reported:
 
 @pytest.fixture
 def host(tmp_path):
-    operator = agg.running_aggregates({"total": agg.sum("v")}, ROW, ["k"], "each row")
+    operator = agg.RunningAggregates({"total": agg.sum("v")}, ROW, ["k"], "each row")
     return GroupHost(
         name="sum", keys=("k",), operator=operator, key_groups=KEY_GROUPS, tasks=KEY_GROUPS, incarnation=2, base_epoch=4,
         base_watermark_ms=0, base_late_ms=0, chains={}, location=Location(str(tmp_path / "state")), cache=str(tmp_path / "cache"),

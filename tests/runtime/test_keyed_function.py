@@ -15,7 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.tasks.failures import OutputInvalid, UserFunctionFailed
-from spark_ckpt.tasks.operators.keyed_function import keyed_function
+from spark_ckpt.tasks.operators.keyed_function import KeyedFunction
 from spark_ckpt.tasks.operators.operator import Binding, Clock
 from spark_ckpt.tasks.operators.pandas_rows import PandasOptions
 from spark_ckpt.tasks.state.group_state import KeyGroupState
@@ -36,7 +36,7 @@ class Harness:
     """One key group under an operator, through encode and decode on every batch."""
 
     def __init__(self, func, folder, timeout=NONE, event_time=None, keys=("k",), options=None):
-        operator = keyed_function(func, ROW, keys, OUT, STATE, "append", timeout)
+        operator = KeyedFunction(func, ROW, keys, OUT, STATE, "append", timeout)
         self.operator = operator.bind(Binding("totals", event_time, options or PandasOptions()))
         self.store = MemoryStore()
         self.cache = cache_of(operator.schema, folder, self.store)
@@ -446,9 +446,9 @@ def test_several_key_columns(tmp_path):
 
 def test_settings_that_cannot_work_are_refused():
     with pytest.raises(GraphInvalid, match="Sometimes"):
-        keyed_function(adding, ROW, ["k"], OUT, STATE, "append", "Sometimes")
+        KeyedFunction(adding, ROW, ["k"], OUT, STATE, "append", "Sometimes")
     with pytest.raises(GraphInvalid, match="watermark"):
-        keyed_function(adding, ROW, ["k"], OUT, STATE, "append", EVENT).bind(Binding("totals"))
+        KeyedFunction(adding, ROW, ["k"], OUT, STATE, "append", EVENT).bind(Binding("totals"))
 
 
 def test_the_operator_travels_to_executors(tmp_path):

@@ -10,7 +10,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from spark_ckpt.tasks.failures import OutputInvalid, UserFunctionFailed
 from spark_ckpt.tasks.operators.operator import Binding, Clock
-from spark_ckpt.tasks.operators.vectorized import KeyResult, vectorized_function
+from spark_ckpt.tasks.operators.vectorized import KeyResult, VectorizedOperator
 from spark_ckpt.tasks.rows import NO_TIMEOUT
 from spark_ckpt.tasks.state.group_state import KeyGroupState
 
@@ -22,7 +22,7 @@ PROCESSING = GroupStateTimeout.ProcessingTimeTimeout
 
 class Harness:
     def __init__(self, func, folder, timeout=GroupStateTimeout.NoTimeout, *, frames=False):
-        operator = vectorized_function(func, ROW, ["k"], OUT, STATE, "append", timeout, frames=frames)
+        operator = VectorizedOperator(func, ROW, ["k"], OUT, STATE, "append", timeout, frames=frames)
         self.operator = operator.bind(Binding("totals"))
         self.store = MemoryStore()
         self.cache = cache_of(operator.schema, folder, self.store)
@@ -85,7 +85,7 @@ def test_the_batch_is_aligned(tmp_path):
 
     harness = Harness(adding, tmp_path)
     harness.batch([("b", 1), ("b", 1)])
-    harness.operator = vectorized_function(look, ROW, ["k"], OUT, STATE)
+    harness.operator = VectorizedOperator(look, ROW, ["k"], OUT, STATE)
     harness.batch([("a", 1), ("b", 2), ("a", 3)])
     (batch,) = seen
     assert batch.keys.to_pydict() == {"k": ["a", "b"]}
@@ -130,7 +130,7 @@ GONE = "gone"
 
 def totals_of(harness):
     seen = []
-    looking = vectorized_function(lambda batch: (seen.append(batch), KeyResult())[1], ROW, ["k"], OUT, STATE)
+    looking = VectorizedOperator(lambda batch: (seen.append(batch), KeyResult())[1], ROW, ["k"], OUT, STATE)
     harness.operator = looking
     harness.batch([("a", 0), ("b", 0)])
     return [
@@ -149,7 +149,7 @@ def test_only_changed_keys_are_written(tmp_path):
 def test_removed_keys_are_gone_and_an_unchanged_state_stays(tmp_path):
     harness = Harness(constant(), tmp_path)
     harness.batch([("a", 1), ("b", 1)])
-    harness.operator = vectorized_function(lambda batch: KeyResult(remove=[True, False]), ROW, ["k"], OUT, STATE)
+    harness.operator = VectorizedOperator(lambda batch: KeyResult(remove=[True, False]), ROW, ["k"], OUT, STATE)
     harness.batch([("a", 1), ("b", 1)])
     assert totals_of(harness) == [GONE, 7]
 
@@ -185,7 +185,7 @@ def test_timeouts_call_the_function_without_rows(tmp_path):
 def test_a_moved_timeout_keeps_the_state(tmp_path):
     harness = Harness(constant(timeout_ms=lambda batch: [2000, 2000]), tmp_path, PROCESSING)
     harness.batch([("a", 1), ("b", 1)])
-    harness.operator = vectorized_function(
+    harness.operator = VectorizedOperator(
         lambda batch: KeyResult(timeout_ms=[3000, -1]), ROW, ["k"], OUT, STATE, "append", PROCESSING
     )
     harness.batch([("a", 1), ("b", 1)])
@@ -208,7 +208,7 @@ def test_keys_not_changed_keep_their_values_although_their_timeouts_move(tmp_pat
         state = pa.table({"total": [8, 9], "rows": [1, 1]})
         return KeyResult(state=state, changed=[True, False], timeout_ms=[2000, 3000])
 
-    harness.operator = vectorized_function(func, ROW, ["k"], OUT, STATE, "append", PROCESSING)
+    harness.operator = VectorizedOperator(func, ROW, ["k"], OUT, STATE, "append", PROCESSING)
     harness.batch([("a", 1), ("b", 1)])
     assert totals_of(harness) == [8, 7]
 

@@ -44,7 +44,7 @@ class Harness:
     """One key group batch by batch, encoded and decoded in between; the watermark follows as Spark moves it."""
 
     def __init__(self, folder, keys=KEYS, closing=WINDOW_END, mode="update", delay_s=5, windows=WINDOWS):
-        operator = agg.running_aggregates(SPECS, ROW, keys, mode, windows)
+        operator = agg.RunningAggregates(SPECS, ROW, keys, mode, windows)
         self.operator = operator.bind(Binding("windows", "at", closing=closing))
         self.store, self.keys = MemoryStore(), keys
         self.cache = cache_of(self.operator.schema, folder, self.store)
@@ -202,7 +202,7 @@ def test_append_shows_a_window_once_when_it_has_closed_as_spark_does(tmp_path_fa
 
 
 def test_append_of_a_grouping_that_no_watermark_closes_is_refused_with_the_mode_of_each_row():
-    operator = agg.running_aggregates(SPECS, ROW, ["k"], "append")
+    operator = agg.RunningAggregates(SPECS, ROW, ["k"], "append")
     with pytest.raises(GraphInvalid) as refused:
         operator.bind(Binding("windows", "at"))
     assert 'agg("each row"' in refused.value.hint
@@ -230,6 +230,6 @@ def test_without_a_closing_key_no_row_is_late_and_nothing_is_forgotten(tmp_path)
 
 @pytest.mark.parametrize(("closing", "timeout"), [(None, "NoTimeout"), (Closing("w_end"), "EventTimeTimeout")])
 def test_spark_calls_the_group_for_closed_windows_only_where_there_are_some(closing, timeout):
-    operator = agg.running_aggregates(SPECS, ROW, KEYS, "update", WINDOWS)
+    operator = agg.RunningAggregates(SPECS, ROW, KEYS, "update", WINDOWS)
     assert operator.bind(Binding("windows", "at", closing=closing)).timeout == timeout
     assert operator.output["w"].dataType.simpleString() == "struct<start:timestamp,end:timestamp>"

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.lease.delegation import StandbyLease
@@ -27,6 +27,7 @@ from spark_ckpt.store.standbys import StandbyNote, Standbys
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
     from spark_ckpt.driver.maintenance.delegating import Say
+    from spark_ckpt.driver.standby.follower import Follower
     from spark_ckpt.driver.standby.lookout import Lookout
     from spark_ckpt.epochs.log_state import LogState
 
@@ -40,13 +41,6 @@ _COLD_HEALTH = 50
 _MOST_TOLD = 500
 
 
-class Followed(Protocol):
-    """Warmth of the standby: its newest followed epoch, and if it has run the plan."""
-
-    epoch: int
-    is_warm: bool
-
-
 class _TurnOver(Exception):
     """No further step: the turn's time is up, or the standby ends."""
 
@@ -54,7 +48,7 @@ class _TurnOver(Exception):
 class StandbyMaintenance(threading.Thread):
     """Maintenance thread of the wait `name` of one standby. `lookout`: its view of the other driver."""
 
-    def __init__(self, plan: JobPlan, name: str, lookout: Lookout, followed: Followed, say: Say) -> None:
+    def __init__(self, plan: JobPlan, name: str, lookout: Lookout, followed: Follower, say: Say) -> None:
         super().__init__(name="ckpt-standby-maintenance", daemon=True)
         self._plan = plan
         self._name = name

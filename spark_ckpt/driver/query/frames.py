@@ -66,7 +66,7 @@ from spark_ckpt.tasks.packing import PACKED_DDL, tables_of_blobs
 from spark_ckpt.tasks.rejects import Diverter, divert_rejects, diverting_with
 from spark_ckpt.tasks.reports import Reports
 from spark_ckpt.tasks.rows import EVENT_TIME, REJECT
-from spark_ckpt.tasks.stage_tasks import Step, exploder, first_met, large_tables, packer, stager, tapper
+from spark_ckpt.tasks.stage_tasks import Step, exploder, first_met, packer, stager, tapper
 from spark_ckpt.tasks.staging import SinkStage
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ class StageFrames:
 
     def _branch(self, end: Node, rows: Callable[[Leaf], DataFrame], passage: _Passage) -> DataFrame:
         behind = divert_rejects(build(end, rows, passage))
-        return map_in_arrow(behind, stager(large_tables, self._stage.stages[end], self._reports), STAGED)
+        return map_in_arrow(behind, stager(first_met(None), self._stage.stages[end], self._reports), STAGED)
 
 
 class _Clocks:

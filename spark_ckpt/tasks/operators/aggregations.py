@@ -32,7 +32,7 @@ from spark_ckpt.tasks.operators.folds import (
     StddevFold,
     SumFold,
 )
-from spark_ckpt.tasks.operators.operator import WHOLE_RESULT, Binding, Clock
+from spark_ckpt.tasks.operators.operator import Binding, Clock, checked_output_mode
 from spark_ckpt.tasks.operators.pandas_rows import key_tuples
 from spark_ckpt.tasks.operators.segments import Segments
 from spark_ckpt.tasks.operators.timeouts import Timeouts
@@ -51,13 +51,11 @@ from spark_ckpt.tasks.rows import (
 )
 from spark_ckpt.tasks.state.group_state import KeyGroupState, Resolved
 from spark_ckpt.tasks.state.key_index import Keys, distinct_keys
-from spark_ckpt.wording import did_you_mean
 
 if TYPE_CHECKING:
     from spark_ckpt.tasks.rows import Array
 
 EACH_ROW, APPEND, UPDATE = "each row", "append", "update"
-_MODES = (UPDATE, APPEND, EACH_ROW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,55 +155,32 @@ def _type_of(name: str, schema: pa.Schema) -> pa.DataType:
     return kind
 
 
-def running_aggregates(
-    aggregates: Mapping[str, Aggregate],
-    schema: StructType,
-    keys: Sequence[str],
-    output_mode: str = UPDATE,
-    windows: Sequence[WindowKey] = (),
-) -> RunningAggregates:
-    """Return the operator of `aggregates`, which are named by their output columns.
+class RunningAggregates:
+    """Operator of `aggregates`, which are named by their output columns.
 
     - `schema`: the input's schema; `keys`: the key columns.
     - `output_mode`: "update", "append" or "each row".
     - `windows`: windows whose two key columns are one struct in the output.
 
-    Raises `GraphInvalid`.
-    """
-    specs = [each.alias(name) for name, each in aggregates.items()]
-    return RunningAggregates(specs, schema, keys, output_mode, windows)
-
-
-class RunningAggregates:
-    """Operator of running aggregates; see `running_aggregates`.
-
     If the watermark closes keys, late rows are dropped and counted, and the state of closed keys is removed. Spark's
-    own aggregation does the same.
+    own aggregation does the same. Raises `GraphInvalid`.
     """
 
     def __init__(
         self,
-        specs: Sequence[Aggregate],
+        aggregates: Mapping[str, Aggregate],
         schema: StructType,
         keys: Sequence[str],
-        output_mode: str,
+        output_mode: str = UPDATE,
         windows: Sequence[WindowKey] = (),
     ) -> None:
-        if output_mode not in _MODES:
-            meant = did_you_mean(str(output_mode), _MODES)
-            choices = f"use one of {', '.join(map(repr, _MODES))}"
-            why = f"take 'update', which emits the changed rows; {WHOLE_RESULT}"
-            raise GraphInvalid(
-                f"unknown output mode {output_mode!r}",
-                hint=why if output_mode == "complete" else f"{meant + ' ' if meant else ''}{choices}",
-            )
+        self._mode = checked_output_mode(output_mode, (UPDATE, APPEND, EACH_ROW))
         rows = arrow_schema(schema)
-        self._mode = output_mode
         self.output_mode = UPDATE if output_mode == UPDATE else APPEND
         self.timeout = GroupStateTimeout.NoTimeout
-        self._specs = tuple(specs)
-        self._folds = tuple(fold_of(spec, rows) for spec in specs)
-        _check_order(specs, schema)
+        self._specs = tuple(each.alias(name) for name, each in aggregates.items())
+        self._folds = tuple(fold_of(spec, rows) for spec in self._specs)
+        _check_order(self._specs, schema)
         self.schema = state_schema(StructType([schema[key] for key in keys]), self._state_type())
         self._windows = tuple(windows)
         self._arrow = self._output_schema(rows)

@@ -54,32 +54,14 @@ class _KeyRows(NamedTuple):
     timed_out: bool
 
 
-def keyed_function(
-    func: UserFunction | CoGroupFunction,
-    schema: StructType,
-    keys: Sequence[str],
-    output: StructType,
-    state: StructType,
-    output_mode: str = "append",
-    timeout: str = GroupStateTimeout.NoTimeout,
-    inputs: tuple[NamedInput, ...] = (),
-) -> KeyedFunction:
-    """Return the operator over `func(key, frames, state)`.
+class KeyedFunction:
+    """Operator over `func(key, frames, state)`.
 
     - `schema`: the input's schema; `keys`: the key columns.
     - `output`, `state`: schemas of the output and of the state.
     - `inputs`: if given, frames are a mapping by input name.
 
-    Raises `GraphInvalid`.
-    """
-    frames = FramesByInput(inputs) if inputs else OneInput(tuple(schema.names))
-    return KeyedFunction(func, schema, keys, output, state, output_mode, timeout, frames)
-
-
-class KeyedFunction:
-    """Operator of a keyed function; see `keyed_function`.
-
-    With EventTimeTimeout, late rows are dropped and counted, as in Spark.
+    With EventTimeTimeout, late rows are dropped and counted, as in Spark. Raises `GraphInvalid`.
     """
 
     def __init__(
@@ -89,16 +71,17 @@ class KeyedFunction:
         keys: Sequence[str],
         output: StructType,
         state: StructType,
-        output_mode: str,
-        timeout: str,
-        frames: FramesOf,
+        output_mode: str = "append",
+        timeout: str = GroupStateTimeout.NoTimeout,
+        inputs: tuple[NamedInput, ...] = (),
     ) -> None:
         self.schema = state_schema(StructType([schema[key] for key in keys]), state)
         self.output = output
-        self.output_mode = checked_output_mode(output_mode)
+        plain = output_mode.lower() if isinstance(output_mode, str) else output_mode
+        self.output_mode = checked_output_mode(plain, ("append", "update"))
         self.timeout = timeout
         self._func = cast("Callable[[Key, KeyFrames, GroupState], Iterable[Yielded]]", func)
-        self._frames = frames
+        self._frames: FramesOf = FramesByInput(inputs) if inputs else OneInput(tuple(schema.names))
         self._state_type = state
         self._timeouts = Timeouts.of(timeout)
         self._binding = Binding()

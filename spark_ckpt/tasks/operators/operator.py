@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
@@ -43,21 +43,20 @@ class Binding:
     closing: Closing | None = None
 
 
-OUTPUT_MODES = ("append", "update")
 WHOLE_RESULT = "Spark's own aggregation has the whole result: stream.transform(function, outputMode='complete')"
 
 
-def checked_output_mode(mode: str) -> str:
-    """Return Spark's output mode of a keyed function, in lower case. Raises `GraphInvalid`."""
-    plain = mode.lower() if isinstance(mode, str) else ""
-    if plain not in OUTPUT_MODES:
-        meant = did_you_mean(plain, OUTPUT_MODES)
+def checked_output_mode(mode: str, known: Sequence[str]) -> str:
+    """Return an operator's output mode. Raises `GraphInvalid` for one that is not `known`."""
+    if mode not in known:
+        meant = did_you_mean(str(mode), known)
         why = f"take 'update', which emits the changed rows; {WHOLE_RESULT}"
+        choices = f"use one of {', '.join(map(repr, known))}"
         raise GraphInvalid(
             f"unknown output mode {mode!r}",
-            hint=why if plain == "complete" else f"{meant + ' ' if meant else ''}use 'append' or 'update'",
+            hint=why if mode == "complete" else f"{meant + ' ' if meant else ''}{choices}",
         )
-    return plain
+    return mode
 
 
 class KeyedOperator(Protocol):

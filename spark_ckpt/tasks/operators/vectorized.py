@@ -196,20 +196,8 @@ class KeyResult:
 VectorizedFunction = Callable[[KeyBatch], KeyResult]
 
 
-def vectorized_function(
-    func: VectorizedFunction,
-    schema: StructType,
-    keys: Sequence[str],
-    output: StructType,
-    state: StructType,
-    output_mode: str = "append",
-    timeout: str = GroupStateTimeout.NoTimeout,
-    *,
-    frames: bool = False,
-    inputs: tuple[NamedInput, ...] = (),
-    ttl_ms: int | None = None,
-) -> VectorizedOperator:
-    """Return the operator over `func(KeyBatch) -> KeyResult`.
+class VectorizedOperator:
+    """Operator over `func(KeyBatch) -> KeyResult`.
 
     - `schema`: the input's schema; `keys`: the key columns.
     - `output`, `state`: schemas of the output and of the state.
@@ -220,11 +208,6 @@ def vectorized_function(
 
     Raises `GraphInvalid`.
     """
-    return VectorizedOperator(func, schema, keys, output, state, output_mode, timeout, frames, inputs, ttl_ms)
-
-
-class VectorizedOperator:
-    """Operator of a vectorised function; see `vectorized_function`."""
 
     def __init__(
         self,
@@ -233,11 +216,12 @@ class VectorizedOperator:
         keys: Sequence[str],
         output: StructType,
         state: StructType,
-        output_mode: str,
-        timeout: str,
-        frames: bool,
-        inputs: tuple[NamedInput, ...],
-        ttl_ms: int | None,
+        output_mode: str = "append",
+        timeout: str = GroupStateTimeout.NoTimeout,
+        *,
+        frames: bool = False,
+        inputs: tuple[NamedInput, ...] = (),
+        ttl_ms: int | None = None,
     ) -> None:
         self.schema = state_schema(StructType([schema[key] for key in keys]), state)
         self.output = output

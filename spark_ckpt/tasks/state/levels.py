@@ -2,8 +2,7 @@
 
 A level is the group's ranges of one or more consecutive state files, merged. The local copy is derived data, named by
 the ranges it was made from. If it is missing or damaged, it is rebuilt from the store. All Python workers of a host
-share it through the page
-cache.
+share it through the page cache.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +42,9 @@ from spark_ckpt.tasks.rows import (
 from spark_ckpt.tasks.state.key_index import KeyTable
 from spark_ckpt.tasks.state.merging import key_table, merged, sorted_table
 
+if TYPE_CHECKING:
+    from spark_ckpt.store.location import Location
+
 
 class RangeRef(NamedTuple):
     """Reference of a key group to its range of a state file of the store. `kind` is "full" or "changes"."""
@@ -60,13 +62,6 @@ def range_ref(file: StateFile, key_group: int) -> RangeRef:
     """Return the reference of a key group to its range of the file."""
     of = file.range_of(key_group)
     return RangeRef(file.path, of.offset, of.size_bytes, of.rows, file.kind, file.epoch, of.sha256)
-
-
-class TableReader(Protocol):
-    """The part of the store's `Location` that levels need."""
-
-    def read_range(self, part: RangeRef, rows: int, columns: Sequence[str] | None = None, **where: object) -> pa.Table:
-        """Read `columns` of the range, with all of its bytes verified before decoding. Raises `EpochDamaged`."""
 
 
 Files = tuple[RangeRef, ...]
@@ -121,7 +116,7 @@ class LevelCache:
     def __init__(
         self,
         folder: str | Path,
-        source: TableReader,
+        source: Location,
         schema: StateSchema,
         operator: str = "",
         opened: OpenLevels | None = None,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -96,17 +98,9 @@ class GroupWriter:
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
     """Yield the rows of each group, which are contiguous."""
-    held: list[pa.RecordBatch] = []
-    group = -1
-    for batch in batches:
-        for number, part in _parts(batch):
-            if held and number != group:
-                yield group, pa.Table.from_batches(held)
-                held = []
-            group = number
-            held.append(part)
-    if held:
-        yield group, pa.Table.from_batches(held)
+    parts = chain.from_iterable(map(_parts, batches))
+    for group, of_group in groupby(parts, key=itemgetter(0)):
+        yield group, pa.Table.from_batches([part for _, part in of_group])
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
