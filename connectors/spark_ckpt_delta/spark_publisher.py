@@ -81,10 +81,9 @@ class SparkPublisher:
         partition_by: Sequence[str],
         context: SinkContext,
         schema: StructType | None = None,
-        patience: MergePatience | None = None,
     ) -> None:
         self._schema = schema
-        self.patience = patience or MergePatience()
+        self.patience = MergePatience()
         self._spark = publishing_session(spark)
         self._table = table
         self._path = spark_path(table)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def spark_for(command: str, conf: Mapping[str, str] | None = None) -> Iterator[Callable[[], SparkSession]]:
+def spark_for(command: str) -> Iterator[Callable[[], SparkSession]]:
     """Yield a function that returns the active session, or creates one at its first call.
 
-    `conf`: settings of a created session, which is stopped at the end. Raises `EnvironmentUnfit` without Java.
+    A created session is stopped at the end. Raises `EnvironmentUnfit` without Java.
     """
     made: list[SparkSession] = []
 
@@ -26,7 +26,7 @@ def spark_for(command: str, conf: Mapping[str, str] | None = None) -> Iterator[C
         active = SparkSession.getActiveSession()
         if active is not None:
             return active
-        made.append(session(command, conf={"spark.ui.enabled": "false"} | dict(conf or {})))
+        made.append(session(command, conf={"spark.ui.enabled": "false"}))
         made[0].sparkContext.setLogLevel("OFF")  # Spark's log would repeat an error that the command raises
         return made[0]
 

@@ -396,11 +396,9 @@ def added(
     return AddAction(path, size, dict(partition or {}), _now_ms(), data_change, stats)
 
 
-def removed(
-    path: str, size: int, *, data_change: bool, partition: Mapping[str, str | None] | None = None
-) -> RemoveAction:
+def removed(path: str, size: int, *, data_change: bool) -> RemoveAction:
     """Return the action that removes a file from the table. Its bytes stay."""
-    return RemoveAction(path, data_change, _now_ms(), size, dict(partition or {}))
+    return RemoveAction(path, data_change, _now_ms(), size, {})
 
 
 def uptime_s() -> float:

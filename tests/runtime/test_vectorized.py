@@ -21,8 +21,8 @@ PROCESSING = GroupStateTimeout.ProcessingTimeTimeout
 
 
 class Harness:
-    def __init__(self, func, folder, timeout=GroupStateTimeout.NoTimeout, *, frames=False):
-        operator = VectorizedOperator(func, ROW, ["k"], OUT, STATE, "append", timeout, frames=frames)
+    def __init__(self, func, folder, timeout=GroupStateTimeout.NoTimeout):
+        operator = VectorizedOperator(func, ROW, ["k"], OUT, STATE, timeout)
         self.operator = operator.bind(Binding("totals"))
         self.store = MemoryStore()
         self.cache = cache_of(operator.schema, folder, self.store)
@@ -49,23 +49,22 @@ def adding(batch):
 
 
 def adding_frames(batch):
-    totals = batch.state["total"].fillna(0).astype("int64")[batch.key_index].reset_index(drop=True)
-    running = batch.rows.groupby("k", dropna=False)["v"].cumsum() + totals
-    counts = batch.rows.groupby("k", dropna=False, sort=False)["v"].size()
-    rows = batch.state["rows"].fillna(0).astype("int64") + counts.to_numpy()
+    frame, state = batch.rows.to_pandas(), batch.state.to_pandas()
+    totals = state["total"].fillna(0).astype("int64")[batch.key_index].reset_index(drop=True)
+    running = frame.groupby("k", dropna=False)["v"].cumsum() + totals
+    counts = frame.groupby("k", dropna=False, sort=False)["v"].size()
+    rows = state["rows"].fillna(0).astype("int64") + counts.to_numpy()
     latest = batch.last_per_key(running)
-    return KeyResult(
-        pd.DataFrame({"k": batch.rows["k"], "total": running}), pd.DataFrame({"total": latest, "rows": rows})
-    )
+    return KeyResult(pd.DataFrame({"k": frame["k"], "total": running}), pd.DataFrame({"total": latest, "rows": rows}))
 
 
-@pytest.mark.parametrize("frames", [False, True])
+@pytest.mark.parametrize("function", [adding, adding_frames])
 @given(
     batches=st.lists(st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(-9, 9)), max_size=9), max_size=4)
 )
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
-def test_running_totals_are_those_of_a_loop_in_both_flavours(tmp_path_factory, frames, batches):
-    harness = Harness(adding_frames if frames else adding, tmp_path_factory.mktemp("levels"), frames=frames)
+def test_running_totals_are_those_of_a_loop_in_both_flavours(tmp_path_factory, function, batches):
+    harness = Harness(function, tmp_path_factory.mktemp("levels"))
     totals: dict[object, int] = {}
     for epoch, rows in enumerate(batches, 1):
         expected = []
@@ -186,7 +185,7 @@ def test_a_moved_timeout_keeps_the_state(tmp_path):
     harness = Harness(constant(timeout_ms=lambda batch: [2000, 2000]), tmp_path, PROCESSING)
     harness.batch([("a", 1), ("b", 1)])
     harness.operator = VectorizedOperator(
-        lambda batch: KeyResult(timeout_ms=[3000, -1]), ROW, ["k"], OUT, STATE, "append", PROCESSING
+        lambda batch: KeyResult(timeout_ms=[3000, -1]), ROW, ["k"], OUT, STATE, PROCESSING
     )
     harness.batch([("a", 1), ("b", 1)])
     assert harness.group.earliest_timeout_ms == 3000
@@ -208,7 +207,7 @@ def test_keys_not_changed_keep_their_values_although_their_timeouts_move(tmp_pat
         state = pa.table({"total": [8, 9], "rows": [1, 1]})
         return KeyResult(state=state, changed=[True, False], timeout_ms=[2000, 3000])
 
-    harness.operator = VectorizedOperator(func, ROW, ["k"], OUT, STATE, "append", PROCESSING)
+    harness.operator = VectorizedOperator(func, ROW, ["k"], OUT, STATE, PROCESSING)
     harness.batch([("a", 1), ("b", 1)])
     assert totals_of(harness) == [8, 7]
 

@@ -35,7 +35,7 @@ class FirstRows:
             return KeyResult(remove=np.full(len(batch), True))
         fresh = ~np.asarray(batch.exists)
         # In order of arrival: Spark keeps the row that it sees first.
-        first = cast(pa.Table, batch.rows).take(batch.segments.first_rows)
+        first = batch.rows.take(batch.segments.first_rows)
         due = np.where(fresh, self._due_ms(first), batch.state_values(_FORGET, -1))
         state = pa.table({_FORGET: pa.array(due, pa.int64(), mask=due < 0)})
         return KeyResult(first.filter(fresh), state, changed=fresh, timeout_ms=due)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -75,7 +75,7 @@ class StreamJoin:
         return KeyResult(output, remove=np.full(len(batch), True))
 
     def _output(self, batch: KeyBatch, key: Int64s, left: Array, right: Array) -> pa.Table:
-        keys = cast(pa.Table, batch.keys).take(key)
+        keys = batch.keys.take(key)
         columns = {name: column(keys, name) for name in self.keys}
         for side, names in ((left, self.left), (right, self.right)):
             columns |= {name: pc.struct_field(side, name) for name in names}
@@ -96,9 +96,9 @@ class _Side:
     @classmethod
     def of(cls, batch: KeyBatch, side: str, kept: str, names: Sequence[str]) -> _Side:
         """Collect a side. `kept` is its column of the state, `names` its columns other than the key."""
-        state, given = column(cast(pa.Table, batch.state), kept), batch[side]
+        state, given = column(batch.state, kept), batch[side]
         old: Array = state.flatten()
-        fresh = _structs(cast(pa.Table, given.rows).select(names), old.type)
+        fresh = _structs(given.rows.select(names), old.type)
         parents = pc.list_parent_indices(state).to_numpy(zero_copy_only=False)
         return cls(
             pa.concat_arrays([old, fresh]), np.concatenate([parents, given.key_index]).astype(np.int64), len(old)

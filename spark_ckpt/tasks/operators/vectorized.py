@@ -1,6 +1,5 @@
-"""The vectorised operator: the user's function receives all keys of a key group at once, as tables.
-
-`func(KeyBatch) -> KeyResult` works on Arrow. With `frames=True` it works on pandas frames of the same names and shapes.
+"""The vectorised operator: the user's function `func(KeyBatch) -> KeyResult` gets all keys of a key group at once, as
+Arrow tables.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from spark_ckpt.tasks.failures import OutputInvalid, bounded, user_function_fail
 from spark_ckpt.tasks.operators.named_inputs import NamedInput
 from spark_ckpt.tasks.operators.operator import Binding, Clock
 from spark_ckpt.tasks.operators.output_rows import to_table
-from spark_ckpt.tasks.operators.pandas_rows import PandasOptions, key_tuples, to_frame
+from spark_ckpt.tasks.operators.pandas_rows import key_tuples
 from spark_ckpt.tasks.operators.segments import Segments
 from spark_ckpt.tasks.operators.timeouts import Timeouts
 from spark_ckpt.tasks.rows import (
@@ -61,17 +60,15 @@ class KeyBatch:
     - `state`: aligned with `keys`, null for keys without state (`exists` is false).
     - `timed_out`: the keys' timeouts have passed and there are no rows.
 
-    With `frames=True` tables are pandas frames.
-
     In a co-group, `batch["orders"]` has the rows of the input `orders`, with the same keys and state. There the batch's
     own `rows` are the keys of all inputs' rows. For a key without rows of an input, count, sum, first and last value
     are 0.
     """
 
-    rows: Table
-    keys: Table
+    rows: pa.Table
+    keys: pa.Table
     key_index: Int64s
-    state: Table
+    state: pa.Table
     exists: Bools
     clock: Clock
     timed_out: bool = False
@@ -168,9 +165,7 @@ class KeyBatch:
         return self.segments.accumulate(fold, numbers, start)
 
 
-def _numeric(table: Table, name: str, default: float) -> Values:
-    if isinstance(table, pd.DataFrame):
-        return table[name].fillna(default).to_numpy()
+def _numeric(table: pa.Table, name: str, default: float) -> Values:
     values = column(table, name)
     return cast("Values", values.fill_null(pa.scalar(default).cast(values.type)).to_numpy(zero_copy_only=False))
 
@@ -201,7 +196,6 @@ class VectorizedOperator:
 
     - `schema`: the input's schema; `keys`: the key columns.
     - `output`, `state`: schemas of the output and of the state.
-    - `frames`: pass pandas frames in place of Arrow tables.
     - `inputs`: if given, the batch has each input by its name.
     - `ttl_ms`: least time of a key in milliseconds. If given, keys time out only when the job has read all rows that
       came before.
@@ -216,23 +210,20 @@ class VectorizedOperator:
         keys: Sequence[str],
         output: StructType,
         state: StructType,
-        output_mode: str = "append",
         timeout: str = GroupStateTimeout.NoTimeout,
         *,
-        frames: bool = False,
         inputs: tuple[NamedInput, ...] = (),
         ttl_ms: int | None = None,
     ) -> None:
         self.schema = state_schema(StructType([schema[key] for key in keys]), state)
         self.output = output
-        self.output_mode = output_mode
+        self.output_mode = "append"
         self.timeout = timeout
         self.ttl_ms = ttl_ms
         self._func = func
         self._input = arrow_schema(schema)
         self._inputs = inputs
         self._state_type = state
-        self._frames = frames
         self._timeouts = Timeouts.of(timeout, waits_for_inputs=ttl_ms is not None)
         self._binding = Binding()
 
@@ -279,9 +270,8 @@ class VectorizedOperator:
 
     def _call(self, batch: KeyBatch, hashes: Int64s, before: Resolved, group: KeyGroupState) -> Iterator[pa.Table]:
         result = self._answer(batch)
-        keys = cast(pa.Table, batch.keys)
-        reading = _Reading(self._binding, self.schema.state, self._state_type, keys)
-        _write(keys, hashes, before, reading.change(result, before), group)
+        reading = _Reading(self._binding, self.schema.state, self._state_type, batch.keys)
+        _write(batch.keys, hashes, before, reading.change(result, before), group)
         if result.output is not None and len(result.output):
             table = to_table(result.output, self.output, self._binding.options, self._binding.name)
             group.counters.rows_out += table.num_rows
@@ -289,7 +279,7 @@ class VectorizedOperator:
 
     def _answer(self, batch: KeyBatch) -> KeyResult:
         try:
-            result = self._func(_framed(batch, self._binding.options) if self._frames else batch)
+            result = self._func(batch)
         # An error of this library has its own condition and advice.
         except CkptError:
             raise
@@ -302,12 +292,6 @@ class VectorizedOperator:
                 hint="return a KeyResult",
             )
         return result
-
-
-def _framed(batch: KeyBatch, options: PandasOptions) -> KeyBatch:
-    rows, keys, state = (to_frame(cast(pa.Table, each), options) for each in (batch.rows, batch.keys, batch.state))
-    inputs = {name: _framed(each, options) for name, each in batch.inputs.items()}
-    return replace(batch, rows=rows, keys=keys, state=state, inputs=inputs)
 
 
 @dataclass(frozen=True, slots=True)
