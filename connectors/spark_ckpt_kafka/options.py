@@ -72,13 +72,7 @@ class Connection:
     def for_kafka_python(self) -> Settings:
         """Return the keyword arguments of kafka-python's clients."""
         settings: Settings = {"bootstrap_servers": self.servers}
-        for name, argument in _KAFKA_PYTHON.items():
-            if name in self.security:
-                settings[argument] = self.security[name]
-        if "ssl.keystore.location" in self.security:
-            # The Java client's PEM keystore has key and certificates in one file; kafka-python takes them as two
-            # settings.
-            settings["ssl_keyfile"] = self.security["ssl.keystore.location"]
+        settings |= {argument: self.security[name] for name, argument in _KAFKA_PYTHON if name in self.security}
         if self.security.get("ssl.endpoint.identification.algorithm") == "":
             settings["ssl_check_hostname"] = False
         return settings | self._credentials("sasl_plain_username", "sasl_plain_password")
@@ -86,11 +80,7 @@ class Connection:
     def for_confluent(self) -> Settings:
         """Return librdkafka's configuration."""
         settings: Settings = {"bootstrap.servers": self.servers}
-        for name, property_name in _LIBRDKAFKA.items():
-            if name in self.security:
-                settings[property_name] = self.security[name]
-        if "ssl.keystore.location" in self.security:
-            settings["ssl.key.location"] = self.security["ssl.keystore.location"]
+        settings |= {argument: self.security[name] for name, argument in _LIBRDKAFKA if name in self.security}
         if self.security.get("ssl.endpoint.identification.algorithm") == "":
             settings["ssl.endpoint.identification.algorithm"] = "none"
         return settings | self._credentials("sasl.username", "sasl.password")
@@ -114,22 +104,25 @@ class Connection:
 
 
 _CREDENTIALS = ("sasl.username", "sasl.password")
-_KAFKA_PYTHON = {
-    "security.protocol": "security_protocol",
-    "sasl.mechanism": "sasl_mechanism",
-    "sasl.kerberos.service.name": "sasl_kerberos_service_name",
-    "ssl.truststore.location": "ssl_cafile",
-    "ssl.keystore.location": "ssl_certfile",
-    "ssl.key.password": "ssl_password",
-}
-_LIBRDKAFKA = {
-    "security.protocol": "security.protocol",
-    "sasl.mechanism": "sasl.mechanism",
-    "sasl.kerberos.service.name": "sasl.kerberos.service.name",
-    "ssl.truststore.location": "ssl.ca.location",
-    "ssl.keystore.location": "ssl.certificate.location",
-    "ssl.key.password": "ssl.key.password",
-}
+# The Java client's PEM keystore has key and certificates in one file; the other clients take them as two settings.
+_KAFKA_PYTHON = (
+    ("security.protocol", "security_protocol"),
+    ("sasl.mechanism", "sasl_mechanism"),
+    ("sasl.kerberos.service.name", "sasl_kerberos_service_name"),
+    ("ssl.truststore.location", "ssl_cafile"),
+    ("ssl.keystore.location", "ssl_certfile"),
+    ("ssl.keystore.location", "ssl_keyfile"),
+    ("ssl.key.password", "ssl_password"),
+)
+_LIBRDKAFKA = (
+    ("security.protocol", "security.protocol"),
+    ("sasl.mechanism", "sasl.mechanism"),
+    ("sasl.kerberos.service.name", "sasl.kerberos.service.name"),
+    ("ssl.truststore.location", "ssl.ca.location"),
+    ("ssl.keystore.location", "ssl.certificate.location"),
+    ("ssl.keystore.location", "ssl.key.location"),
+    ("ssl.key.password", "ssl.key.password"),
+)
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from checkpoint_protocols.ids import Incarnation
 from spark_ckpt.connector import EpochOutput, SinkContext, StagedEarly
 from spark_ckpt.coordination.messages import EarlySendEnded, PublishEnded
 from spark_ckpt.driver.publishing import SinkLane
-from spark_ckpt.endpoints.identities import parts_of
-from spark_ckpt.epochs.identity import Parts, Standing, check_sink_unchanged
+from spark_ckpt.endpoints.identities import explained, parts_of
+from spark_ckpt.epochs.identity import Parts, Standing
 from spark_ckpt.epochs.ways_back import way_back
-from spark_ckpt.errors import CkptError, Fenced, IdentityChanged, PublishConflict
+from spark_ckpt.errors import CkptError, Fenced
 from spark_ckpt.plan.graph import SinkBinding
 
 if TYPE_CHECKING:
@@ -110,7 +110,10 @@ class Lanes:
             # The manifest that will record it is not committed yet, and a conflict of the next publish is judged by it.
             self._identities[event.sink] = event.learned
         # On the publisher's thread: it may ask a broker, and no event of the rules may wait for that.
-        event = replace(event, error=self._explained(event))
+        if event.error is not None:
+            before = self._identities.get(event.sink, {})
+            why = explained(event.error, event.sink, self._sinks[event.sink], before, self._plan.spark)
+            event = replace(event, error=why)
         log, verify = self._plan.store.log, self._plan.store.verify
         try:
             back = way_back(event.error, event.sink, event.epoch, log.state, log.manifest, verify)
@@ -118,23 +121,6 @@ class Lanes:
             _log.info("sink %s: where to go back to is not known: %s", event.sink, error)
             back = None
         self._ended(replace(event, back=back))
-
-    def _explained(self, event: PublishEnded) -> CkptError | None:
-        """Return `IdentityChanged` if the sink contradicts the log because it is another one now.
-
-        A topic that is deleted takes its marker along.
-        """
-        # Only a conflict can mean another table or topic; other errors pass or have their own advice.
-        if not isinstance(event.error, PublishConflict):
-            return event.error
-        try:
-            now = parts_of(self._sinks[event.sink], self._plan.spark)
-            check_sink_unchanged(event.sink, self._identities.get(event.sink, {}), now)
-        except IdentityChanged as changed:
-            return changed
-        except CkptError as error:
-            _log.info("sink %s: its identity is not known for now: %s", event.sink, error)
-        return event.error
 
     def _newest(self) -> int:
         return self._plan.store.log.state().incarnation

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from spark_ckpt.connector import Identified, Sink, Source
 from spark_ckpt.epochs import identity
-from spark_ckpt.epochs.identity import Confirmed, Found, Parts, Standing
+from spark_ckpt.epochs.identity import Confirmed, Found, Parts, Standing, check_sink_unchanged
 from spark_ckpt.epochs.restore import unpublished_rows
 from spark_ckpt.epochs.ways_back import whole_manifests
-from spark_ckpt.errors import CkptError
+from spark_ckpt.errors import CkptError, IdentityChanged, PublishConflict
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,6 +81,22 @@ def found_again(
         {node.name: again(node.source, before.sources.get(node.name, {})) for node in sources},
         {binding.name: again(binding.sink, before.sinks.get(binding.name, {})) for binding in bindings},
     )
+
+
+def explained(error: CkptError, name: str, sink: Sink, before: Parts, spark: SparkSession) -> CkptError:
+    """Return `IdentityChanged` if a sink contradicts the log because it is another one now, else the error of its publish.
+
+    A topic that is deleted takes its marker along.
+    """
+    # Only a conflict can mean another table or topic; other errors pass or have their own advice.
+    if isinstance(error, PublishConflict):
+        try:
+            check_sink_unchanged(name, before, parts_of(sink, spark))
+        except IdentityChanged as changed:
+            return changed
+        except CkptError as unknown:
+            _log.info("sink %s: its identity is not known for now: %s", name, unknown.what)
+    return error
 
 
 def completed(before: Found, spark: SparkSession, bindings: Sequence[NamedSink]) -> Found:

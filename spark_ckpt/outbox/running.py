@@ -28,16 +28,16 @@ from spark_ckpt.connector import (
     StagePlan,
     Tidies,
 )
-from spark_ckpt.endpoints.identities import parts_of, reconciled
+from spark_ckpt.endpoints.identities import explained, parts_of, reconciled
 from spark_ckpt.endpoints.markers import refuse_newer_sinks, sinks_taken_back
 from spark_ckpt.epochs.epoch_output import StagingPlace
-from spark_ckpt.epochs.identity import Confirmed, Found, Parts, Standing, check_sink_unchanged
+from spark_ckpt.epochs.identity import Confirmed, Found, Parts, Standing
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import Manifest, SinkAck, StagedFileRecord
 from spark_ckpt.epochs.restore import RestoreTarget, choose
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.epochs.ways_back import with_publish_advice
-from spark_ckpt.errors import CkptError, Fenced, IdentityChanged, PublishConflict, PublishFailed
+from spark_ckpt.errors import CkptError, Fenced, PublishFailed
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.outbox.background import Background
 from spark_ckpt.outbox.checkpoint import Checkpoint, checkpoint_location
@@ -417,7 +417,8 @@ class OutboxRun:
         try:
             receipt = self._patiently(lambda: self._publish_to(sink, output, spark), sink, output.epoch)
         except CkptError as error:
-            advised = self._with_advice(self._explained(error, sink, spark), sink, output)
+            why = explained(error, sink, self._sinks[sink].rows.sink, self._identities[sink], spark)
+            advised = self._with_advice(why, sink, output)
             if advised is error:
                 raise
             raise advised from error
@@ -433,18 +434,6 @@ class OutboxRun:
             _log.info("outbox=%s sink=%s: its identity is not known yet: %s", self._settings.name, sink, error.what)
             return {}
         return {sink: self._identities[sink]}
-
-    def _explained(self, error: CkptError, sink: str, spark: SparkSession) -> CkptError:
-        """Return `IdentityChanged` if the sink was replaced during the run: a topic that is deleted takes its marker along."""
-        if not isinstance(error, PublishConflict):
-            return error
-        try:
-            check_sink_unchanged(sink, self._identities[sink], parts_of(self._sinks[sink].rows.sink, spark))
-        except IdentityChanged as changed:
-            return changed
-        except CkptError as other:
-            _log.info("outbox=%s sink=%s: its identity is not known for now: %s", self._settings.name, sink, other.what)
-        return error
 
     def _with_advice(self, error: CkptError, sink: str, output: EpochOutput) -> CkptError:
         """Return the error of a publish with the epoch to restore, if the rows can never be published."""

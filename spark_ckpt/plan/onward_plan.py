@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.plan.graph import OperatorNode, build, reads_of
 from spark_ckpt.spark_internals.plans import columns_kept, streaming_template
-from spark_ckpt.spark_internals.settings import assigns_columns_by_name, converts_safely
+from spark_ckpt.spark_internals.settings import assigns_columns_by_name, converts_safely, flag
 from spark_ckpt.tasks.group_host import GroupHost
 from spark_ckpt.tasks.key_hash import can_hash
 from spark_ckpt.tasks.onward import Onward
@@ -21,21 +21,12 @@ if TYPE_CHECKING:
 def pandas_options(spark: SparkSession) -> PandasOptions:
     """Return the settings of Spark's pandas conversion in this session."""
     return PandasOptions(
-        timezone=_text(spark, "spark.sql.session.timeZone"),
-        prefer_int_ext_dtype=_flag(spark, "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype"),
+        timezone=str(spark.conf.get("spark.sql.session.timeZone")),
+        prefer_int_ext_dtype=flag(spark, "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype"),
         safecheck=converts_safely(spark),
         assign_cols_by_name=assigns_columns_by_name(spark),
-        int_to_decimal_coercion=_flag(spark, "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"),
+        int_to_decimal_coercion=flag(spark, "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"),
     )
-
-
-def _text(spark: SparkSession, key: str) -> str:
-    """Read a setting with Spark's own default for a missing key."""
-    return str(spark.conf.get(key))
-
-
-def _flag(spark: SparkSession, key: str) -> bool:
-    return _text(spark, key).lower() == "true"
 
 
 BLOBS_MAX = 1024

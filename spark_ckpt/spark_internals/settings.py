@@ -252,14 +252,14 @@ def unfit_setting(spark: SparkSession) -> str | None:
 
 def converts_safely(spark: SparkSession) -> bool:
     """Return True if Spark refuses a lossy value of a user's frame."""
-    return _flag(spark, "spark.sql.execution.pandas.convertToArrowArraySafely")
+    return flag(spark, "spark.sql.execution.pandas.convertToArrowArraySafely")
 
 
 def assigns_columns_by_name(spark: SparkSession) -> bool:
     """Return True if Spark assigns columns of a user's frame by name, False if by position."""
-    return _flag(spark, "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName")
+    return flag(spark, "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName")
 
 
-def _flag(spark: SparkSession, key: str) -> bool:
+def flag(spark: SparkSession, key: str) -> bool:
     """Read a setting with Spark's own default for a missing key."""
     return str(spark.conf.get(key)).lower() == "true"

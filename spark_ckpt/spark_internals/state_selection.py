@@ -13,7 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spark_ckpt.spark_internals.query_logs import StateIds
-from spark_ckpt.spark_internals.state_files import TornSnapshot, named_in_snapshot, snapshot_version, versioned
+from spark_ckpt.spark_internals.state_files import (
+    TornSnapshot,
+    missing_in_snapshot,
+    named_in_snapshot,
+    snapshot_version,
+    versioned,
+)
 
 DESCRIPTIONS = ("_metadata", "_stateSchema")
 """Folders with schemas and metadata of an operator or of a store."""
@@ -151,18 +157,11 @@ def _newest_whole(names: list[str], folder: Path) -> tuple[int, set[str]]:
     for version, name in sorted(snapshots, reverse=True):
         if version < first:
             break
-        if _is_whole(folder / name):
+        if missing_in_snapshot(folder / name) is None:
             first = version
         else:
             torn.add(name)
     return first, torn
-
-
-def _is_whole(snapshot: Path) -> bool:
-    try:
-        return all((snapshot.parent / name).is_file() for name in named_in_snapshot(snapshot))
-    except TornSnapshot:
-        return False
 
 
 def _shared(snapshot: Path) -> list[str]:

@@ -148,11 +148,16 @@ class DataTable:
         return self._columns[1]
 
     def redo(
-        self, materialize: Callable[[], None], log: EpochLog, incarnation: int, rebuild: Callable[[], None]
+        self,
+        materialize: Callable[[], None],
+        log: EpochLog,
+        incarnation: int,
+        rebuild: Callable[[], None] | None = None,
     ) -> None:
-        """Call `materialize`. If the table's log is damaged, or ahead of the job's `log`, re-create it by `rebuild`.
+        """Call `materialize`. If the table's log is damaged, or ahead of the job's `log`, re-create it.
 
-        Only the current `incarnation` may re-create it. Otherwise the `LogDamaged` is raised.
+        `rebuild` does that; default: `materialize`. Only the current `incarnation` may re-create it. Otherwise the
+        `LogDamaged` is raised.
         """
         try:
             self._refuse_if_ahead(log)
@@ -162,7 +167,7 @@ class DataTable:
             if log.state().incarnation != incarnation:
                 raise
             self.begin_again()
-            rebuild()
+            (rebuild or materialize)()
 
     def _refuse_if_ahead(self, log: EpochLog) -> None:
         # A table ahead of the log would take every later materialization for a late one and ignore it.

@@ -40,11 +40,7 @@ class InFlight:
 
     def materialize(self, manifest: Manifest, incarnation: int) -> None:
         """Make the table show the rows in flight at this epoch. Idempotent. A table with a damaged log is re-created."""
-
-        def materialize() -> None:
-            self._materialize(manifest, incarnation)
-
-        self.table.redo(materialize, self._log, incarnation, rebuild=materialize)
+        self.table.redo(lambda: self._materialize(manifest, incarnation), self._log, incarnation)
 
     def remove(self, paths: Iterable[str]) -> None:
         """Delete segments that no epoch names. Missing files are ignored."""

@@ -54,11 +54,7 @@ class StagedTable:
 
         A table with a damaged log is re-created with the rows of the kept epochs.
         """
-
-        def materialize() -> None:
-            self._materialize(manifest, incarnation)
-
-        self.table.redo(materialize, self._log, incarnation, rebuild=materialize)
+        self.table.redo(lambda: self._materialize(manifest, incarnation), self._log, incarnation)
 
     def _materialize(self, manifest: Manifest, incarnation: int) -> None:
         key = txn_version(incarnation, manifest.epoch)

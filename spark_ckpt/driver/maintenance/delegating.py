@@ -54,7 +54,7 @@ class MaintenanceDelegation:
     def is_ours(self) -> bool:
         """Return true if this driver must do the maintenance now. Raises errors that end the incarnation."""
         self.look()
-        ours = self._delegation().is_ours(_now_ms())
+        ours = self._delegation().is_ours(steady_ms())
         for note in self._delegation().notes():
             _log.warning("job=%s incarnation=%d %s: %s", self._job, self._incarnation, note.what, note.detail)
         if ours and self._is_left:
@@ -86,12 +86,12 @@ class MaintenanceDelegation:
             # Only a lease that is out can have ended, and the look costs a request to an object store.
             if rules.out is not None:
                 self._take_in(self._log.state(), rules)
-            rules.heard([_report_of(name, note) for name, note in self._standbys.named().items()], _now_ms())
+            rules.heard([_report_of(name, note) for name, note in self._standbys.named().items()], steady_ms())
         except StoreOutage as outage:
             self._missed(outage)
         else:
             self._is_away = False
-        self._tell_watched(rules.is_watched(_now_ms()))
+        self._tell_watched(rules.is_watched(steady_ms()))
 
     def _tell_watched(self, is_watched: bool) -> None:
         if is_watched != self._is_watched:
@@ -109,7 +109,7 @@ class MaintenanceDelegation:
             # A lease of the last driver may still be held: until it ends, this one gives no other.
             inherited = None if maintenance is None or maintenance.ended is not None else lease_of(maintenance)
             turns = {} if maintenance is None else _turns_in(maintenance.lease.turns)
-            self._rules = Delegation(self._incarnation, SETTINGS, inherited, turns_of(turns), _now_ms())
+            self._rules = Delegation(self._incarnation, SETTINGS, inherited, turns_of(turns), steady_ms())
         return self._rules
 
     def _take_in(self, log_state: LogState, rules: Delegation) -> None:
@@ -122,7 +122,7 @@ class MaintenanceDelegation:
         ):
             return
         ended = maintenance.ended
-        rules.ended(lease_of(maintenance), maintenance.ended_token, ended.clock_ms, bool(ended.failure), _now_ms())
+        rules.ended(lease_of(maintenance), maintenance.ended_token, ended.clock_ms, bool(ended.failure), steady_ms())
         if ended.failure:
             _log.warning(
                 "job=%s standby %s gave the maintenance back: %s", self._job, maintenance.lease.holder, ended.failure
@@ -138,12 +138,12 @@ class MaintenanceDelegation:
 
     def _lease(self) -> None:
         rules = self._delegation()
-        terms = rules.asks(_now_ms(), random.randrange(DRAWS))  # noqa: S311 - fairness, no secret
+        terms = rules.asks(steady_ms(), random.randrange(DRAWS))  # noqa: S311 - fairness, no secret
         if terms is None:
             return
         # The token is the row's number in the log, so it grows with each lease and needs no counter of its own.
         token = MaintenanceLog(self._log).lease(_record(self._incarnation, terms, rules))
-        rules.chosen(token, _now_ms())
+        rules.chosen(token, steady_ms())
         self._say(MaintenanceEvent(self._job, "leased", token, terms.holder))
 
 
@@ -170,5 +170,6 @@ def _report_of(name: str, note: StandbyNote) -> StandbyReport:
     return StandbyReport(ProcessId(name), note.lease_of, note.clock_ms, note.health, runs_here(note.holder))
 
 
-def _now_ms() -> int:
+def steady_ms() -> int:
+    """Return the monotonic clock in milliseconds."""
     return round(time.monotonic() * 1000)

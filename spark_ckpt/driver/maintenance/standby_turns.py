@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.lease.delegation import StandbyLease
-from spark_ckpt.driver.maintenance.delegating import lease_of
+from spark_ckpt.driver.maintenance.delegating import lease_of, steady_ms
 from spark_ckpt.driver.maintenance.materializing import retention_of
 from spark_ckpt.epochs.records import MaintenanceEnded
 from spark_ckpt.errors import CkptError, Fenced, StoreOutage
 from spark_ckpt.events.listener import MaintenanceEvent
+from spark_ckpt.store.epoch_log import wall_ms
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.maintenance_lease import MaintenanceLog, damage_of, under_lease
 from spark_ckpt.store.standbys import StandbyNote, Standbys
@@ -63,7 +64,7 @@ class StandbyMaintenance(threading.Thread):
         self._whole: set[str] = set()
         """Files that were read and verified."""
         self._over = threading.Event()
-        self._since_ms = _wall_ms()
+        self._since_ms = wall_ms()
         self._told: tuple[object, ...] = ()
         self._told_s = float("-inf")
 
@@ -110,10 +111,10 @@ class StandbyMaintenance(threading.Thread):
     def _look(self) -> bool:
         """Return true if a turn can begin."""
         maintenance = self._lookout.log_state.maintenance
-        return self._holding.looked(None if maintenance is None else lease_of(maintenance), _now_ms())
+        return self._holding.looked(None if maintenance is None else lease_of(maintenance), steady_ms())
 
     def _turn(self) -> None:
-        token = self._holding.begins(_now_ms())
+        token = self._holding.begins(steady_ms())
         if token is None:
             return
         try:
@@ -132,13 +133,13 @@ class StandbyMaintenance(threading.Thread):
         log_state, _ = under_lease(self._store, token, kept, self._guard)
         damage = self._damage(log_state)
         # After its time another standby may have the lease, and the log would refuse the end anyway.
-        if not self._holding.is_done(_now_ms()):
+        if not self._holding.is_done(steady_ms()):
             raise _TurnOver("its time was up when it was done")
         done = MaintenanceEnded(
             token=token,
             incarnation=log_state.incarnation,
             epoch=log_state.latest,
-            clock_ms=_now_ms(),
+            clock_ms=steady_ms(),
             damage=_in_short(damage),
         )
         admitted = self._is_admitted(done)
@@ -177,7 +178,7 @@ class StandbyMaintenance(threading.Thread):
         """Check before each step that the turn is still valid, and write the note: a standby at work is alive."""
         if self._over.is_set():
             raise _TurnOver("this standby has ended")
-        if not self._holding.goes_on(_now_ms()):
+        if not self._holding.goes_on(steady_ms()):
             raise _TurnOver("the lease's time is up")
         self._tell()
 
@@ -193,12 +194,12 @@ class StandbyMaintenance(threading.Thread):
         note = StandbyNote(
             holder=current_holder(self._plan.job),
             waits_since_ms=self._since_ms,
-            told_ms=_wall_ms(),
+            told_ms=wall_ms(),
             lease_of=log_state.incarnation,
             epoch=followed.epoch,
             renewals=self._lookout.rules.renewals,
             warm=followed.is_warm,
-            clock_ms=_now_ms(),
+            clock_ms=steady_ms(),
             health=100 if followed.is_warm else _COLD_HEALTH,
         )
         self._standbys.write(self._name, note)
@@ -211,12 +212,3 @@ class StandbyMaintenance(threading.Thread):
 
 def _in_short(text: str) -> str:
     return text.partition("\n")[0][:_MOST_TOLD]
-
-
-def _wall_ms() -> int:
-    """Return the wall clock, for display only."""
-    return time.time_ns() // 1_000_000
-
-
-def _now_ms() -> int:
-    return round(time.monotonic() * 1000)

@@ -162,18 +162,18 @@ class LevelCache:
 
     def discard(self, files: Files) -> None:
         """Delete a level that has no references. Open maps stay valid."""
-        path = self._path(files)
-        self._opened.pop(str(path), None)
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
+        self._remove(self._path(files))
 
     def keep_only(self, levels: Iterable[Files]) -> None:
         """Delete all levels except `levels`."""
         kept = {self._path(files) for files in levels}
         for path in set(self._folder.glob("*.level")) - kept:
-            self._opened.pop(str(path), None)
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
+            self._remove(path)
+
+    def _remove(self, path: Path) -> None:
+        self._opened.pop(str(path), None)
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
 
     def _path(self, files: Files) -> Path:
         *_, name = self._names(files)

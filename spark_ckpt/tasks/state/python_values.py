@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from spark_ckpt.tasks.rows import Array, ChunkedArray
 
 Convert = Callable[[object], object]
+_UNFIT = (OverflowError, AttributeError, TypeError, ValueError)
+"""Errors of a value that does not fit; Arrow's own ones are among their subclasses."""
 
 
 def to_python(values: ChunkedArray, kind: DataType) -> list[object]:
@@ -44,14 +46,7 @@ def to_arrow(values: Sequence[object], field: StructField, type_: pa.DataType) -
     try:
         objects = values if convert is None else [None if each is None else convert(each) for each in values]
         return plain_array(objects, type_)
-    except (
-        pa.ArrowInvalid,
-        pa.ArrowTypeError,
-        OverflowError,
-        AttributeError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except _UNFIT as error:
         row = next((i for i, each in enumerate(values) if not _fits(each, convert, type_)), None)
         refused = OutputInvalid(
             f"state column {field.name!r} ({field.dataType.simpleString()}) cannot hold"
@@ -81,7 +76,7 @@ def _whole(value: object) -> object:
 def _fits(value: object, convert: Convert | None, type_: pa.DataType) -> bool:
     try:
         plain_array([_applied(convert, value)], type_)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, AttributeError, TypeError, ValueError):
+    except _UNFIT:
         return False
     return True
 
