@@ -13,7 +13,7 @@ import struct
 import uuid
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
