@@ -13,8 +13,8 @@ from urllib.parse import urlparse
 import pyarrow.fs as pafs
 
 from spark_ckpt.connector import Cursor
-from spark_ckpt.delta_files import LOG
-from spark_ckpt.errors import FormatUnknown, SourceInvalid
+from spark_ckpt.delta_files import LOG, commit_path
+from spark_ckpt.errors import FormatUnknown, LogDamaged, SourceInvalid, SourceSilent
 from spark_ckpt_delta.log import (
     AppendedFiles,
     TableFile,
@@ -160,13 +160,15 @@ class History:
                 hint="the log was cut or replaced; restore it, or read the table "
                 "from its start under another source name",
             )
-        self._files(position)
+        # Without its hint at the last checkpoint, a cleaned log would keep a reader waiting.
+        if self._files(position) is None and position.version <= newest:
+            raise self._cleaned(position.version)
         if position.index and not position.snapshot and self._on_change == "skip":
             self._require_not_skipped(position.version)
 
     def _require_not_skipped(self, version: int) -> None:
         """Raise `SourceInvalid` for a partly read version that on_change='skip' skips: its other rows would be lost."""
-        commit = read_commit(self.system, version)
+        commit = self._commit(version)
         if commit is not None and commit.changes_rows:
             raise SourceInvalid(
                 f"{self._table}: a part of version {version} ({commit.operation}) was read, which on_change='skip' leaves out",
@@ -213,12 +215,12 @@ class History:
         return files
 
     def _appended(self, position: Position) -> list[TableFile] | None:
-        commit = read_commit(self.system, position.version)
+        commit = self._commit(position.version)
         if commit is None:
             if self._last_checkpoint() < position.version:
                 return None
             # A writer may have committed this version, and its checkpoint, since the look above.
-            commit = read_commit(self.system, position.version)
+            commit = self._commit(position.version)
             if commit is None:
                 raise self._cleaned(position.version)
         self._check(commit, position.table)
@@ -226,6 +228,25 @@ class History:
         if commit.changes_rows and self._on_change == "skip":
             return []
         return commit.added
+
+    def _commit(self, version: int) -> AppendedFiles | None:
+        """Return one commit, None without one. Raises `SourceSilent`: a program that copies a log file by file shows
+        it half written, or empty, for a moment.
+        """
+        try:
+            commit = read_commit(self.system, version)
+        except LogDamaged as error:
+            raise self._half_written(version, error.what) from error
+        if commit is not None and not commit.commit.actions:
+            raise self._half_written(version, f"{commit_path(version)} is empty")
+        return commit
+
+    def _half_written(self, version: int, said: str) -> SourceSilent:
+        return SourceSilent(
+            f"{self._table}: version {version} cannot be read: {said}",
+            hint="if a program copies the table, let it end first; else restore the table's log from a backup",
+            version=version,
+        )
 
     def _require_same_history(self, commit: AppendedFiles) -> None:
         """Raise `SourceInvalid` if the newest commit that was read has changed: a restored table grows another

@@ -19,7 +19,14 @@ from spark_ckpt.errors import RowsRefused
 from spark_ckpt.spark_internals.arrow_types import spark_schema_of
 from spark_ckpt.storage_errors import outage
 from spark_ckpt_delta.log import filesystem
-from spark_ckpt_delta.rules import append_only, expiring_transactions, how_to_write_again, not_writable, same_type
+from spark_ckpt_delta.rules import (
+    append_only,
+    expiring_transactions,
+    how_to_write_again,
+    not_writable,
+    nulls_inside,
+    same_type,
+)
 
 _INCARNATION = re.compile(r".*-i(\d+)-b\d+-[^/]*\.parquet")
 _UNDONE = (
@@ -140,6 +147,8 @@ def _columns(opened: DeltaTable, staged: StructType, not_null: bool = True) -> I
             yield f"column {field.name} is {was} in the rows, {now} in the table"
         elif not_null and field.nullable and not there.nullable:
             yield f"column {field.name} must not be null now"
+        elif not_null and nulls_inside(field.dataType, there.dataType):
+            yield f"values inside column {field.name} must not be null now"
     # A nullable column that a file lacks reads as null from it.
     missing = table.keys() - set(staged.names) if not_null else set[str]()
     yield from (

@@ -6,11 +6,12 @@ the files that one commit added, their order, and if they are new or rewritten d
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -20,7 +21,11 @@ from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
 from spark_ckpt.delta_files import LOG, TableCommit, actions_in, commit_path, oldest_without_gap, versions_in
+from spark_ckpt.errors import LogDamaged
 from spark_ckpt.place import local_path, place_of
+
+Partition: TypeAlias = tuple[tuple[str, str | None], ...]
+"""Names and text values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,7 @@ class TableFile:
 
     path: str
     size: int
-    partition: tuple[tuple[str, str | None], ...]
+    partition: Partition
     has_deletion_vector: bool = False
 
 
@@ -146,6 +151,12 @@ def snapshot_files(table: str, storage_options: Mapping[str, str], version: int)
         raise FileNotFoundError(f"version {version} cannot be opened any more: {error}") from error
     columns = adds.select(["path", "size_bytes", "modification_time"]).to_pylist()
     partitions = _partition_texts(adds)
+    if _has_instants(adds):
+        # deltalake takes a text without a zone for UTC.
+        written = _partitions_as_written(filesystem(table, storage_options))
+        partitions = [
+            written.get(unquote(row["path"]), values) for row, values in zip(columns, partitions, strict=True)
+        ]
     ordered = sorted(zip(columns, partitions, strict=True), key=lambda each: _age(each[0]))
     # Add actions as deltalake lists them do not say if a file has a deletion vector.
     marked = _with_deletion_vectors(opened)
@@ -167,7 +178,7 @@ def _age(row: Mapping[str, Any]) -> tuple[int, str]:
     return int(row["modification_time"] or 0), str(row["path"])
 
 
-def _partition_texts(adds: pa.Table) -> list[tuple[tuple[str, str | None], ...]]:
+def _partition_texts(adds: pa.Table) -> list[Partition]:
     if "partition" not in adds.column_names:
         return [()] * adds.num_rows
     values = adds.select(["partition"]).flatten()
@@ -176,8 +187,40 @@ def _partition_texts(adds: pa.Table) -> list[tuple[tuple[str, str | None], ...]]
     return [tuple(zip(names, row, strict=True)) for row in zip(*texts, strict=True)] or [()] * adds.num_rows
 
 
+def _has_instants(adds: pa.Table) -> bool:
+    kinds = [field.type for field in adds.schema.field("partition").type] if "partition" in adds.column_names else []
+    return any(pa.types.is_timestamp(kind) and kind.tz is not None for kind in kinds)
+
+
+def _partitions_as_written(system: pafs.FileSystem) -> dict[str, Partition]:
+    """Return the partition texts of the files that the log names, by path. A file's values never change, so the order
+    of the log does not matter.
+    """
+    found: dict[str, Partition] = {}
+    for info in system.get_file_info(pafs.FileSelector(LOG, recursive=True)):
+        with suppress(FileNotFoundError, LogDamaged, pa.ArrowException):  # a tmp file, or one that was cleaned up
+            for body in _added_in(system, info):
+                found[unquote(body["path"])] = _texts_of(body)
+    return found
+
+
+def _added_in(system: pafs.FileSystem, info: pafs.FileInfo) -> Iterator[Mapping[str, Any]]:
+    """Yield the bodies of `add` actions in a commit, a checkpoint or a checkpoint's sidecar."""
+    import pyarrow.parquet as pq
+
+    if info.extension == "json":
+        with system.open_input_file(info.path) as file:
+            yield from TableCommit(0, actions_in(file.read(), info.path, "")).bodies("add")
+    elif info.extension == "parquet":
+        with system.open_input_file(info.path) as file:
+            rows = pq.ParquetFile(file).read(["add.path", "add.partitionValues"])
+        yield from rows.column("add").drop_null().to_pylist() if "add" in rows.column_names else ()
+
+
 def _added(body: Mapping[str, Any]) -> TableFile:
-    values = sorted((body.get("partitionValues") or {}).items())
-    # Delta writes a null partition value as an empty text.
-    partition = tuple((str(name), value or None) for name, value in values)
-    return TableFile(unquote(body["path"]), int(body["size"]), partition, bool(body.get("deletionVector")))
+    return TableFile(unquote(body["path"]), int(body["size"]), _texts_of(body), bool(body.get("deletionVector")))
+
+
+def _texts_of(body: Mapping[str, Any]) -> Partition:
+    # Delta writes a null partition value as an empty text. A checkpoint has pairs.
+    return tuple((str(name), value or None) for name, value in sorted(dict(body.get("partitionValues") or {}).items()))

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _ATTEMPTS_MAX = 4
+_ATTEMPTS_TO_REPLACE_MAX = 20
+"""More, as each commit of another writer costs one."""
 _REPLAY_SEARCH_VERSIONS = 1000
 
 
@@ -159,7 +161,7 @@ class DeltalakePublisher:
         change, a concurrent marker) ends with a fresh read of the table.
         """
         failure: Exception | None = None
-        for _ in range(_ATTEMPTS_MAX):
+        for _ in range(_ATTEMPTS_TO_REPLACE_MAX if output.replaces else _ATTEMPTS_MAX):
             self._check_fits(opened, output)
             try:
                 self._attempt(opened, output, actions)
@@ -184,6 +186,9 @@ class DeltalakePublisher:
 
     def _attempt(self, opened: DeltaTable, output: EpochOutput, actions: list[AddAction]) -> None:
         metadata = commit_metadata(self._context, output, "deltalake")
+        # Replaced files are those of `opened`. delta-rs takes an OPTIMIZE since then for no conflict, and all rows that
+        # it has rewritten would stay: only the very next version may be this commit.
+        retries = {"max_commit_retries": 0} if output.replaces else {}
         opened.create_write_transaction(
             list(actions),
             mode="overwrite" if output.replaces else "append",
@@ -191,6 +196,7 @@ class DeltalakePublisher:
             partition_by=list(opened.metadata().partition_columns),
             commit_properties=CommitProperties(
                 custom_metadata=dict(metadata),
+                **retries,
                 app_transactions=[
                     # delta-rs records the version and does not compare it: an older handle's conflict and
                     # `is_published` exclude a second commit.

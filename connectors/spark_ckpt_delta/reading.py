@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
@@ -17,8 +18,12 @@ Column: TypeAlias = "pa.Array[Any]"
 _ROWS_PER_BATCH = 65_536
 
 
-def read_file(system: pafs.FileSystem, table: str, file: TableFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_file(
+    system: pafs.FileSystem, table: str, file: TableFile, schema: pa.Schema, zone: str
+) -> Iterator[pa.RecordBatch]:
     """Yield all rows of a file. A column that the file lacks is null: it was added to the table later.
+
+    `zone`: of partition values that are timestamps without a zone.
 
     Raises `SourceInvalid` if the file is missing.
     """
@@ -27,7 +32,7 @@ def read_file(system: pafs.FileSystem, table: str, file: TableFile, schema: pa.S
             parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
             present = [name for name in schema.names if name in parquet.schema_arrow.names]
             for batch in parquet.iter_batches(_ROWS_PER_BATCH, columns=present):
-                yield _fitted(batch, dict(file.partition), schema)
+                yield _fitted(batch, dict(file.partition), schema, zone)
     except FileNotFoundError as error:
         raise SourceInvalid(
             f"{table}: {file.path} is gone, but the job still has to read it",
@@ -35,12 +40,12 @@ def read_file(system: pafs.FileSystem, table: str, file: TableFile, schema: pa.S
         ) from error
 
 
-def _fitted(batch: pa.RecordBatch, partition: dict[str, str | None], schema: pa.Schema) -> pa.RecordBatch:
+def _fitted(batch: pa.RecordBatch, partition: dict[str, str | None], schema: pa.Schema, zone: str) -> pa.RecordBatch:
     columns = []
     for field in schema:
         # Delta takes partition values from the log, also if the file has a column of that name.
         if field.name in partition:
-            columns.append(_constant(partition[field.name], field.type, len(batch)))
+            columns.append(_constant(partition[field.name], field.type, len(batch), zone))
         elif field.name in batch.schema.names:
             columns.append(_cast(batch.column(field.name), field.type))
         else:
@@ -52,8 +57,11 @@ def _cast(column: Column, kind: pa.DataType) -> Column:
     return column if column.type == kind else column.cast(kind)
 
 
-def _constant(text: str | None, kind: pa.DataType, rows: int) -> Column:
+def _constant(text: str | None, kind: pa.DataType, rows: int, zone: str) -> Column:
     value: Column = pa.array([text], pa.string())
     if pa.types.is_timestamp(kind) and not (text or "").endswith("Z"):
         value = value.cast(pa.timestamp("us"))
+        if kind.tz is not None:
+            # Like Spark: delta-spark wrote local times before it wrote instants.
+            value = pc.assume_timezone(value, zone, ambiguous="earliest", nonexistent="latest")
     return value.cast(kind).take([0] * rows)

@@ -272,6 +272,9 @@ def check_schema(table: str, job: StructType, found: Mapping[str, Any], generate
             rows.append((name, _shown(ours), _shown(theirs)))
         elif ours.nullable and not theirs.nullable:
             rows.append((name, f"{_shown(ours)}, may be null", f"{_shown(theirs)} NOT NULL"))
+        elif not generates and nulls_inside(ours.dataType, theirs.dataType):
+            # delta-spark looks for them at each write
+            rows.append((name, f"{_shown(ours)}, may be null inside", f"{_shown(theirs)}, NOT NULL inside"))
     if len(rows) > 1:
         raise SinkInvalid(
             f"the rows do not fit {table}:\n{_aligned(rows)}",
@@ -282,6 +285,24 @@ def check_schema(table: str, job: StructType, found: Mapping[str, Any], generate
 def same_type(left: DataType, right: DataType) -> bool:
     """Return True if two types are equal apart from the nullability of inner values."""
     return left.simpleString() == right.simpleString()
+
+
+def nulls_inside(ours: DataType, theirs: DataType) -> bool:
+    """Return True if an inner value of `ours` may be null where `theirs`, of the same type, forbids null."""
+    match ours, theirs:
+        case StructType(), StructType():
+            pairs = list(zip(ours.fields, theirs.fields, strict=True))
+            inner = [(mine.dataType, yours.dataType) for mine, yours in pairs]
+            found = any(mine.nullable and not yours.nullable for mine, yours in pairs)
+        case ArrayType(), ArrayType():
+            inner = [(ours.elementType, theirs.elementType)]
+            found = ours.containsNull and not theirs.containsNull
+        case MapType(), MapType():
+            inner = [(ours.keyType, theirs.keyType), (ours.valueType, theirs.valueType)]
+            found = ours.valueContainsNull and not theirs.valueContainsNull
+        case _:
+            return False
+    return found or any(nulls_inside(*each) for each in inner)
 
 
 def _shown(field: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
@@ -253,11 +253,12 @@ class DeltaSink(SelectsRows):
 
     def _create_table(self, schema: StructType, partition_by: Sequence[str]) -> None:
         """Create the table with nullable columns. Protocol (1, 2), unless timestamp_ntz needs a table feature."""
-        fields = [StructField(field.name, field.dataType, nullable=True) for field in schema.fields]
+        plain = StructType([StructField(field.name, field.dataType) for field in schema.fields])
         try:
             DeltaTable.create(
                 location(self._table),
-                schema=Schema.from_json(StructType(fields).json()),
+                # Values inside columns as well: a later plan of the same program may allow nulls there.
+                schema=Schema.from_json(json.dumps(json.loads(plain.json(), object_hook=_with_nulls))),
                 # Two drivers may start at the same time: the one that loses the race uses the other's table.
                 mode="ignore",
                 partition_by=list(partition_by) or None,
@@ -271,3 +272,7 @@ class DeltaSink(SelectsRows):
             return outage(self._table, error)
         hint = f"{INCOMPLETE}: the start then names what to confirm" if lacks_versions(str(error)) else ""
         return SinkInvalid(f"{self._table} cannot be {what}: {one_line(error)}", hint=hint, table=self._table)
+
+
+def _with_nulls(found: dict[str, Any]) -> dict[str, Any]:
+    return found | {name: True for name in ("nullable", "containsNull", "valueContainsNull") if name in found}

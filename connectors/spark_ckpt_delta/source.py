@@ -21,6 +21,8 @@ from spark_ckpt.connector_parts.arguments import checks_arguments
 from spark_ckpt.connector_parts.table_id import TableId
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid, SourceSilent
 from spark_ckpt.place import check_table_path
+from spark_ckpt.spark_internals.time_zones import session_zone
+from spark_ckpt.storage_errors import one_line
 from spark_ckpt_delta.changes import (
     History,
     OnChange,
@@ -120,6 +122,9 @@ class DeltaSource:
     The job reads the columns that the table has when the job starts. If you add a column to the table, restart the job to
     read it.
 
+    A timestamp without a zone in a partition column is local to the session's time zone, as in Spark. deltalake writes
+    such values in UTC: read them in a session with the zone UTC.
+
     The source raises an error for tables with column mapping, for files with deletion vectors, and for other features that
     change the meaning of a file. The error names the feature.
     """
@@ -187,9 +192,11 @@ class DeltaSource:
         # The driver checks: the same error in Spark's planner process would arrive as a failed query with a
         # traceback.
         history.require(position, opened.version())
-        here = replace(
-            self._settings, table=location(self._settings.table)
-        )  # an absolute path: Python workers run in the folder where Java was started
+        # an absolute path: Python workers run in the folder where Java was started
+        here = replace(self._settings, table=location(self._settings.table))
+        kinds = [schema[name].dataType.typeName() for name in opened.metadata().partition_columns]
+        if "timestamp" in kinds:
+            here = replace(here, time_zone=session_zone(spark))
         spark.dataSource.register(DeltaDataSource)
         return (
             spark.readStream.format(FORMAT_NAME)
@@ -240,7 +247,7 @@ class DeltaSource:
         except TableNotFoundError as error:
             raise SourceInvalid(f"{table} is not a Delta table", hint="create the table, then start the job") from error
         except (DeltaError, OSError) as error:
-            raise SourceSilent(f"{table} cannot be opened: {error}") from error
+            raise SourceSilent(f"{table} cannot be opened: {one_line(error)}") from error
 
     def _check_start(self, version: int, newest: int) -> None:
         system = filesystem(self._settings.table, self._settings.storage_options)

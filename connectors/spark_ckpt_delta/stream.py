@@ -34,6 +34,7 @@ class DeltaSettings(ReaderSettings):
     on_change: OnChange
     files_per_batch: int
     bytes_per_batch: int
+    time_zone: str = "UTC"
 
 
 class DeltaDataSource(DataSource):
@@ -97,4 +98,4 @@ class DeltaStreamReader(FileStreamReader):
         schema = arrow_schema_of(self._schema)
         system = filesystem(self._settings.table, self._settings.storage_options)
         for file in partition.files:
-            yield from read_file(system, self._settings.table, file, schema)
+            yield from read_file(system, self._settings.table, file, schema, self._settings.time_zone)

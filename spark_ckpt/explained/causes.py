@@ -142,7 +142,8 @@ _STORES: Mapping[str, ErrorCause] = {
     ),
     "CKPT_SOURCE_SILENT": ErrorCause(
         "A start asks each source for its end, and each commit for the identity of its topic, table or folder. A "
-        "source did not answer, so the job did not start, or did not commit the epoch.",
+        "source did not answer, so the job did not start, or did not commit the epoch. Or the newest entry of a Delta "
+        "table's log is half written, as while a program copies the table.",
         "Check that the brokers or the table can be reached. A running job asks again by itself in its next "
         "incarnation. If the job has ended, start it again.",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import pickle
 import shutil
@@ -10,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from delta_kit import append
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Schema, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
@@ -22,7 +24,7 @@ from spark_ckpt_delta.source import table_schema
 from spark_ckpt_delta.stream import DeltaSettings, DeltaStreamReader
 
 from spark_ckpt.connector import Cursor, Source
-from spark_ckpt.errors import ConfigInvalid, SourceInvalid
+from spark_ckpt.errors import ConfigInvalid, SourceInvalid, SourceSilent
 
 NO_SPARK: Any = None
 
@@ -259,6 +261,33 @@ def test_an_empty_partition_text_is_null(tmp_path: Path) -> None:
     assert found == [{"id": 0, "city": None}]
 
 
+@pytest.mark.parametrize("begin", [0, "earliest"])
+@pytest.mark.parametrize("cleaned", [False, True], ids=["from commits", "from a checkpoint"])
+def test_a_partitions_local_time_is_read_in_the_sessions_zone_as_by_spark(
+    tmp_path: Path, begin: Any, cleaned: bool
+) -> None:
+    """delta-spark wrote a partition's timestamp in local time before it wrote instants. A table may have both."""
+    table, columns = tmp_path / "table", pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+    DeltaTable.create(str(table), Schema.from_arrow(columns), partition_by=["at"])
+    pq.write_table(pa.table({"id": [1]}), table / "a b.parquet")
+    file = {"size": (table / "a b.parquet").stat().st_size, "modificationTime": 1, "dataChange": True}
+    texts = ["2024-07-01 12:34:56.5", "2024-07-01T12:34:56.500000Z", ""]
+    for number, text in enumerate(texts):
+        shutil.copy(table / "a b.parquet", table / f"a b{number}.parquet")
+        tamper(table, {"add": {"path": f"a%20b{number}.parquet", "partitionValues": {"at": text}, **file}})
+    cursor: Any = dict(start(table, start=begin))
+    if cleaned and begin:
+        DeltaTable(str(table)).create_checkpoint()
+        for version in range(4):
+            (table / f"_delta_log/{version:020d}.json").unlink()
+
+    plan = reader(table, cursor, time_zone="America/New_York")
+    found = rows_between(plan, cursor, plan.latestOffset(cursor, ReadAllAvailable()))
+
+    instants = [dt.datetime(2024, 7, 1, hour, 34, 56, 500_000, dt.UTC) for hour in (16, 12)]
+    assert [row["at"] for row in found] == [*instants, None]
+
+
 def test_another_table_under_the_same_path_is_refused(table: Path) -> None:
     append(table, [[0]])
     cursor = start(table, start=0)
@@ -280,6 +309,35 @@ def test_a_log_cleaned_beyond_the_cursor_is_an_error(table: Path) -> None:
 
     with pytest.raises(SourceInvalid, match="log no longer has version 3"):
         read_on(table, cursor, 1)
+
+
+def test_a_log_cleaned_beyond_the_cursor_is_an_error_of_the_start_without_a_hint_at_the_checkpoint(table: Path) -> None:
+    for n in range(3):
+        append(table, [[n]])
+    cursor = start(table, start=2)
+    DeltaTable(str(table)).create_checkpoint()
+    (table / "_delta_log/_last_checkpoint").unlink()
+    for version in range(4):
+        (table / f"_delta_log/{version:020d}.json").unlink()
+    newest = DeltaTable(str(table)).version()
+
+    with pytest.raises(SourceInvalid, match="log no longer has version 2"):
+        changes.History(str(table), {}, "fail", [], newest).require(Position.of(cursor), newest)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 40])
+def test_an_entry_that_is_still_being_copied_is_read_once_it_is_whole(table: Path, kept: int) -> None:
+    cursor = start(table, start=1)
+    entry = table / f"_delta_log/{append(table, [[1]]):020d}.json"
+    whole, plan = entry.read_bytes(), reader(table, cursor)
+    entry.write_bytes(whole[:kept])
+
+    with pytest.raises(SourceSilent, match="version 1 cannot be read") as caught:
+        plan.latestOffset(dict(cursor), ReadMaxFiles(1))
+
+    assert caught.value.retriable
+    entry.write_bytes(whole)
+    assert read_on(table, cursor, 1)[0] == [1]
 
 
 @pytest.mark.parametrize("hint", ["", '{"vers', "{}", "[]", '{"version": null}'])

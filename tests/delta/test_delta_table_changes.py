@@ -17,6 +17,7 @@ from spark_ckpt_delta import DeltaSink
 from spark_ckpt_delta.publisher import DeltalakePublisher
 
 from spark_ckpt.errors import CkptError, RowsRefused, SinkInvalid
+from spark_ckpt.spark_internals.arrow_types import spark_schema_of
 
 NO_SPARK: Any = None
 Change = Callable[[str], object]
@@ -150,6 +151,59 @@ def test_a_change_that_does_not_affect_the_rows_is_no_conflict(
     publisher.publish(staged)
 
     assert [each for each in ids(table) if each < 100] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        lambda null: pa.struct([pa.field("n", pa.int64(), nullable=null)]),
+        lambda null: pa.list_(pa.struct([pa.field("n", pa.int64(), nullable=null)])),
+        lambda null: pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=null)),
+    ],
+    ids=["struct", "array of structs", "map"],
+)
+def test_values_inside_a_column_that_must_not_be_null_are_compared(
+    tmp_path: Path, inner: Callable[[bool], pa.DataType]
+) -> None:
+    """Readers cannot open a file with a null there: one such epoch would make the table unreadable."""
+    table = tmp_path / "table"
+    DeltaTable.create(str(table), schema=Schema.from_arrow(pa.schema([("n", inner(False))])))
+    file = stage(table, {"n": pa.array([None], inner(True))})
+
+    with pytest.raises(RowsRefused, match="values inside column n must not be null"):
+        opened(table).publish(output(table, 1, [file]))
+    with pytest.raises(SinkInvalid, match="NOT NULL inside"):
+        DeltaSink(str(table)).check(NO_SPARK, spark_schema_of(pa.schema([("n", inner(True))])))
+    DeltaSink(str(table)).check(NO_SPARK, spark_schema_of(pa.schema([("n", inner(False))])))
+
+
+@pytest.mark.parametrize("rewritten", [False, True], ids=["as they were", "compacted"])
+def test_a_whole_result_replaces_rows_that_another_writer_compacts_or_adds_meanwhile(
+    table: Path, monkeypatch: pytest.MonkeyPatch, rewritten: bool
+) -> None:
+    for number in (1, 2):
+        write_deltalake(str(table), pa.table(rows(number)), mode="append")
+
+    def change() -> None:
+        opened = DeltaTable(str(table))
+        if rewritten:
+            opened.optimize.compact()
+        else:
+            write_deltalake(opened, pa.table(rows(3)), mode="append")
+
+    publisher = opened(table)
+    in_between(monkeypatch, change)
+
+    publisher.publish(replace(output(table, 1, [stage(table, rows(9))]), replaces=True))
+
+    assert ids(table) == [9]
+
+
+def test_a_table_of_the_sink_takes_nulls_inside_columns(tmp_path: Path) -> None:
+    table, columns = tmp_path / "table", pa.schema([("n", pa.list_(pa.field("element", pa.int64(), nullable=False)))])
+    DeltaSink(str(table)).stage(spark_schema_of(columns))
+
+    DeltaSink(str(table)).check(NO_SPARK, spark_schema_of(pa.schema([("n", pa.list_(pa.int64()))])))
 
 
 def test_a_table_that_only_takes_appends_is_refused_by_name(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
