@@ -63,7 +63,7 @@ def refusal(now: Content, then: Content, replayed: Sequence[Sequence[Action]]) -
     managed = next((name for name in configuration if name.startswith("delta.coordinatedCommits.")), None)
     if managed:
         return f"its commits go through a catalog ({managed})"
-    if configuration.get("delta.appendOnly") == "true":
+    if _is_set(configuration, "delta.appendOnly"):
         return "nothing may be removed from it (delta.appendOnly): unset that for the time"
     if "delta.identity." in str(now.metadata.get("schemaString")):
         return "it has an identity column"
@@ -132,7 +132,7 @@ def _own(line: str, raised: Mapping[str, int]) -> bool:
 def _info(shift: Shift, part: int, now: Content, stamp: Stamp) -> Action:
     marked = json.dumps({REWIND: stamp.identity, "part": part}, separators=(",", ":"))
     info: dict[str, Any] = {}
-    if _configuration(now).get(_TIMESTAMPS) == "true":
+    if _is_set(_configuration(now), _TIMESTAMPS):
         # strictly above the newest commit's timestamp, as the protocol requires
         info["inCommitTimestamp"] = max(stamp.now_ms, stamp.after_ms + 1) + part
     return info | {
@@ -185,3 +185,8 @@ def after_replay(then: Content, replayed: Sequence[Sequence[Action]]) -> Content
 def _configuration(content: Content) -> Mapping[str, str]:
     found = content.metadata.get("configuration") or {}
     return found if isinstance(found, Mapping) else {}
+
+
+def _is_set(configuration: Mapping[str, str], name: str) -> bool:
+    # Delta takes TRUE and True as well.
+    return str(configuration.get(name)).lower() == "true"

@@ -25,14 +25,16 @@ def read_file(
 
     `zone`: of partition values that are timestamps without a zone.
 
-    Raises `SourceInvalid` if the file is missing.
+    Raises `SourceInvalid` if the file is missing, or has a null that `schema` forbids.
     """
     try:
         with system.open_input_file(file.path) as opened:
             parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
             present = [name for name in schema.names if name in parquet.schema_arrow.names]
             for batch in parquet.iter_batches(_ROWS_PER_BATCH, columns=present):
-                yield _fitted(batch, dict(file.partition), schema, zone)
+                fitted = _fitted(batch, dict(file.partition), schema, zone)
+                _check_nulls(table, file, fitted)
+                yield fitted
     except FileNotFoundError as error:
         raise SourceInvalid(
             f"{table}: {file.path} is gone, but the job still has to read it",
@@ -51,6 +53,16 @@ def _fitted(batch: pa.RecordBatch, partition: dict[str, str | None], schema: pa.
         else:
             columns.append(pa.nulls(len(batch), field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _check_nulls(table: str, file: TableFile, rows: pa.RecordBatch) -> None:
+    # Spark does not look for a null in such a column, and would read any value.
+    found = [field.name for field in rows.schema if not field.nullable and rows.column(field.name).null_count]
+    if found:
+        raise SourceInvalid(
+            f"{table}: {file.path} has null in {', '.join(found)}, NOT NULL when the job started",
+            hint="start the job again: it then reads the columns that the table has now",
+        )
 
 
 def _cast(column: Column, kind: pa.DataType) -> Column:

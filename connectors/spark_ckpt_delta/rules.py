@@ -163,13 +163,13 @@ def check_names_for_delta_spark(table: str, schema: StructType) -> None:
 
 
 def check_collations(table: str, schema: StructType) -> None:
-    """Raise `SinkInvalid` for text with a collation: the tasks' files have none, and could never be committed."""
+    """Raise `SinkInvalid` for text with a collation: the tasks' files have none, and a table has to have their columns."""
     for field in schema.fields:
         kind = field.dataType.simpleString()
         if any(is_collated(each) for each in _every_type(field.dataType)):
             plain = re.sub(" collate [A-Za-z0-9_]+", "", kind)
             raise SinkInvalid(
-                f"{table}: column {field.name} is {kind}, and deltalake writes text without a collation",
+                f"{table}: column {field.name} is {kind}, and the staged rows have text without a collation",
                 hint=f'write plain text: withColumn({field.name!r}, F.expr("cast(`{field.name}` as {plain})"))',
                 table=table,
             )
@@ -232,7 +232,7 @@ def append_only(opened: DeltaTable) -> list[str]:
     """Return the property by which the table refuses to lose or change rows, as text; empty if it is not set."""
     return (
         [f"{_APPEND_ONLY} = true forbids to replace rows"]
-        if opened.metadata().configuration.get(_APPEND_ONLY) == "true"
+        if str(opened.metadata().configuration.get(_APPEND_ONLY)).lower() == "true"
         else []
     )
 

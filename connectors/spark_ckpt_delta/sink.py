@@ -152,6 +152,7 @@ class DeltaSink(SelectsRows):
         if self._engine == "spark":
             require_delta_spark(spark)
         check_names(self._table, schema)
+        check_collations(self._table, schema)
         # Tasks stage rows as Arrow: it has no type for some of Spark's, which an outbox would see in its first batch only.
         arrow_schema_of(schema)
         rule = self._rule
@@ -173,7 +174,6 @@ class DeltaSink(SelectsRows):
         partition_by = self._partition_columns(opened)
         if self._engine == "deltalake":
             check_partition_types(self._table, partition_by, schema)
-            check_collations(self._table, schema)
         elif partition_by:
             # The publisher's session is a new one: it has the zone of the Spark configuration, and not one that the
             # program has set since.

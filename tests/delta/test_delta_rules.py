@@ -145,10 +145,14 @@ def test_a_column_that_must_not_be_null_needs_one_that_cannot_be(table: Path) ->
     DeltaSink(str(table)).check(NO_SPARK, StructType([StructField("id", LongType(), nullable=False)]))
 
 
-def test_text_with_a_collation_is_refused_before_a_table_has_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["deltalake", "spark"])
+def test_text_with_a_collation_is_refused_before_a_table_has_it(
+    tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_ckpt_delta.sink.require_delta_spark", lambda _: None)
     rows = StructType([StructField("names", ArrayType(StructType([StructField("name", StringType("UTF8_LCASE"))])))])
     with pytest.raises(SinkInvalid, match="column names is array<struct<name:string collate UTF8_LCASE>>") as refused:
-        DeltaSink(str(tmp_path / "t")).check(NO_SPARK, rows)
+        DeltaSink(str(tmp_path / "t"), engine=engine).check(NO_SPARK, rows)
     assert "cast(`names` as array<struct<name:string>>)" in refused.value.hint
     assert not (tmp_path / "t").exists()
 

@@ -233,6 +233,23 @@ def test_a_running_reader_keeps_its_columns_when_one_is_added(table: Path) -> No
     assert rows_between(plan, at, plan.latestOffset(at, ReadMaxFiles(10))) == [{"id": 0}, {"id": 1}]
 
 
+def test_a_null_is_no_value_if_a_column_may_be_null_since_the_job_started(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    DeltaTable.create(str(table), Schema.from_arrow(pa.schema([pa.field("id", pa.int64(), nullable=False)])))
+    at: Any = dict(start(table, start=1))
+    plan = reader(table, at)
+    now = DeltaTable(str(table)).metadata()
+    columns = Schema.from_arrow(pa.schema([("id", pa.int64())])).to_json()
+    kept = {"id": str(now.id), "format": {"provider": "parquet", "options": {}}, "partitionColumns": []}
+    tamper(table, {"metaData": {**kept, "schemaString": columns, "configuration": {}}})
+    write_deltalake(str(table), pa.table({"id": pa.array([None], pa.int64())}), mode="append")
+    end = plan.latestOffset(at, ReadAllAvailable())
+
+    with pytest.raises(SourceInvalid, match="has null in id, NOT NULL when the job started"):
+        rows_between(plan, at, end)
+    assert rows_between(reader(table, at), at, end) == [{"id": None}]
+
+
 def test_partition_values_come_from_the_log(tmp_path: Path) -> None:
     table = tmp_path / "table"
     days = pa.array([19_000, None], pa.date32())

@@ -206,11 +206,14 @@ def test_a_table_of_the_sink_takes_nulls_inside_columns(tmp_path: Path) -> None:
     DeltaSink(str(table)).check(NO_SPARK, spark_schema_of(pa.schema([("n", pa.list_(pa.int64()))])))
 
 
-def test_a_table_that_only_takes_appends_is_refused_by_name(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("true", ["true", "TRUE"])
+def test_a_table_that_only_takes_appends_is_refused_by_name(
+    table: Path, monkeypatch: pytest.MonkeyPatch, true: str
+) -> None:
     monkeypatch.setattr("spark_ckpt_delta.sink.require_delta_spark", lambda spark: None)
     publisher = opened(table)
     publisher.publish(output(table, 1, [stage(table, rows(1))]))
-    metadata(str(table), configuration={"delta.appendOnly": "true"})
+    metadata(str(table), configuration={"delta.appendOnly": true})
     job = StructType([StructField("id", LongType()), StructField("city", StringType())])
 
     with pytest.raises(RowsRefused, match=r"delta\.appendOnly = true forbids to replace rows"):

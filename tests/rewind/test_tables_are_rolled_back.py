@@ -44,6 +44,7 @@ def with_features(*names: str) -> dict:
         (content(protocol=with_features("appendOnly", "catalogManaged")), content(), "feature catalogManaged"),
         (content(protocol=with_features("somethingNew")), content(), "feature somethingNew"),
         (content(configuration={"delta.appendOnly": "true"}), content(), "delta.appendOnly"),
+        (content(configuration={"delta.appendOnly": "True"}), content(), "delta.appendOnly"),
         (content(configuration={"delta.coordinatedCommits.commitCoordinator-preview": "x"}), content(), "catalog"),
         (content(schemaString='{"metadata":{"delta.identity.start":1}}'), content(), "identity column"),
         (content(protocol=with_features()), content(), "protocol was changed"),
@@ -141,8 +142,9 @@ def test_a_returned_file_keeps_its_clustering_provider():
     assert "domainMetadata" not in text
 
 
-def test_in_commit_timestamps_continue_to_grow_and_come_first():
-    now = content(3, configuration={"delta.enableInCommitTimestamps": "true"})
+@pytest.mark.parametrize("true", ["true", "TRUE"])
+def test_in_commit_timestamps_continue_to_grow_and_come_first(true):
+    now = content(3, configuration={"delta.enableInCommitTimestamps": true})
     texts = commits(Shift(1, 2, 4), now, now, [['{"add":{"path":"b"}}']], [], Stamp("x", 1_000, after_ms=9_000))
     first = [json.loads(text.splitlines()[0])["commitInfo"] for text in texts]
     assert [next(iter(each)) for each in first] == ["inCommitTimestamp"] * 2
