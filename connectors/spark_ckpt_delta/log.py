@@ -24,6 +24,9 @@ from spark_ckpt.delta_files import LOG, TableCommit, actions_in, commit_path, ol
 from spark_ckpt.errors import LogDamaged
 from spark_ckpt.place import local_path, place_of
 
+BOUNDED = "__CHAR_VARCHAR_TYPE_STRING"
+"""Key in a column's metadata, with the type char(n) or varchar(n) that Spark stores as a string."""
+
 Partition: TypeAlias = tuple[tuple[str, str | None], ...]
 """Names and text values."""
 

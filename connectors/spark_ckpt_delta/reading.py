@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, TypeAlias
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,11 +12,15 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from spark_ckpt.errors import SourceInvalid
-from spark_ckpt_delta.log import TableFile
+from spark_ckpt_delta.log import BOUNDED, TableFile
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 Column: TypeAlias = "pa.Array[Any]"
 
 _ROWS_PER_BATCH = 65_536
+_CHAR = re.compile(r"char\((\d+)\)")
 
 
 def read_file(
@@ -40,6 +45,22 @@ def read_file(
             f"{table}: {file.path} is gone, but the job still has to read it",
             hint="raise delta.deletedFileRetentionDuration and vacuum less; read the table under another source name",
         ) from error
+
+
+def char_widths(schema: StructType) -> dict[str, int]:
+    """Return the lengths, in characters, of the columns that the table declares as CHAR(n)."""
+    kinds = {field.name: _CHAR.fullmatch(field.metadata.get(BOUNDED, "")) for field in schema.fields}
+    return {name: int(kind[1]) for name, kind in kinds.items() if kind is not None}
+
+
+def padded(rows: pa.RecordBatch, widths: Mapping[str, int]) -> pa.RecordBatch:
+    """Return the rows with CHAR(n) columns padded with spaces: Spark stores them as they are, and pads what it reads, and
+    each text that it compares with such a column.
+    """
+    for name, width in widths.items():
+        at = rows.schema.get_field_index(name)
+        rows = rows.set_column(at, rows.schema.field(at), pc.utf8_rpad(rows.column(at), width))
+    return rows
 
 
 def _fitted(batch: pa.RecordBatch, partition: dict[str, str | None], schema: pa.Schema, zone: str) -> pa.RecordBatch:

@@ -4,6 +4,8 @@ since it is another table.
 
 from __future__ import annotations
 
+import re
+
 from checkpoint_protocols.ids import Epoch
 from spark_ckpt.connector import SinkContext
 from spark_ckpt.errors import IdentityChanged, PublishFailed
@@ -14,6 +16,8 @@ _LOG_LACKS_VERSIONS = ("DELTA_STATE_RECOVER_ERROR", "No table metadata or protoc
 statement wrote to it.
 """
 
+_STRANGE_FEATURE = re.compile("Feature '([^']+)' is not supported")
+"""Error of deltalake, which opens the table for both engines."""
 
 INCOMPLETE = (
     "bring the table back from a backup and start the job; or remove the folder, whose log lacks its first versions, so that "
@@ -38,12 +42,24 @@ def lacks_versions(said: str) -> bool:
     return any(each in said for each in _LOG_LACKS_VERSIONS)
 
 
+def strange_feature(table: str, said: str) -> str:
+    """Return recovery advice for a table with a feature that deltalake cannot open; empty for another error."""
+    found = _STRANGE_FEATURE.search(said)
+    if found is None:
+        return ""
+    path = table.replace("`", "``")
+    return (
+        f"ALTER TABLE delta.`{path}` DROP FEATURE `{found[1]}`; if Delta cannot drop it, give the sink another table and "
+        "confirm it with accept_new_sink"
+    )
+
+
 def cannot_be_opened(table: str, error: Exception, context: SinkContext) -> PublishFailed | IdentityChanged:
     """Return the error to raise from `error`, after an attempt to read the table's log."""
     if lacks_versions(str(error)):
         return IdentityChanged(f"{table}: {one_line(error)}", sink=context.sink, hint=INCOMPLETE)
     refusal = refusal_in(error)
-    hint = refusal.hint if refusal is not None else ""
+    hint = refusal.hint if refusal is not None else strange_feature(table, str(error))
     return PublishFailed(f"{table} cannot be opened: {one_line(error)}", sink=context.sink, hint=hint)
 
 

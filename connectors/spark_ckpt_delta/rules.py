@@ -12,6 +12,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, Timestam
 
 from spark_ckpt.errors import SinkInvalid
 from spark_ckpt.spark_internals.arrow_types import is_collated
+from spark_ckpt_delta.log import BOUNDED
 
 _OTHER_ENGINE = 'use DeltaSink(..., engine="spark")'
 _WRITABLE_FEATURES = {
@@ -43,7 +44,7 @@ _PER_COLUMN = {
     "delta.invariants": "an invariant",
     _GENERATION: "a generation expression",
     _IDENTITY: "identity values",
-    "__CHAR_VARCHAR_TYPE_STRING": "a bounded length (char or varchar)",
+    BOUNDED: "a bounded length (char or varchar)",
 }
 _FIXED_ZONE = re.compile(r"(Etc/)?(Z|Zulu|UCT|UTC|UT|GMT)|(Etc/)?(UTC|UT|GMT)?[+-]\d{1,2}(:?\d\d){0,2}")
 _NOT_FOR_DELTA_SPARK = re.compile(r"[ ,;{}()\n\t=]")
@@ -237,8 +238,16 @@ def append_only(opened: DeltaTable) -> list[str]:
     )
 
 
-def check_merges(table: str, opened: DeltaTable) -> None:
+def check_merges(table: str, opened: DeltaTable, keys: Sequence[str]) -> None:
     """Raise `SinkInvalid` if the table refuses every merge."""
+    for field in json.loads(opened.schema().to_json())["fields"]:
+        kind = field.get("metadata", {}).get(BOUNDED, "")
+        if field["name"] in keys and kind.startswith("char"):
+            raise SinkInvalid(
+                f"{table}: key {field['name']} is {kind}, which delta-spark cannot merge by",
+                hint="give the sink a table whose keys are STRING or VARCHAR; or leave keys out",
+                table=table,
+            )
     for problem in append_only(opened):
         path = table.replace("`", "``")
         raise SinkInvalid(

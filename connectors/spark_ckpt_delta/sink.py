@@ -23,7 +23,7 @@ from spark_ckpt_delta.log import identity_of, location, open_table, table_exists
 from spark_ckpt_delta.marker import Engine, application_id, read_marker
 from spark_ckpt_delta.merging import MergeRule
 from spark_ckpt_delta.publisher import DeltalakePublisher
-from spark_ckpt_delta.refusals import INCOMPLETE, lacks_versions
+from spark_ckpt_delta.refusals import INCOMPLETE, lacks_versions, strange_feature
 from spark_ckpt_delta.repair import command
 from spark_ckpt_delta.rules import (
     check_collations,
@@ -65,8 +65,8 @@ class DeltaSink(SelectsRows):
       names these files, and takes 10 to 20 ms. It rewrites no file and needs no jars.
     - `engine="spark"`: delta-spark appends the staged rows. With `keys` it merges them: the last row of a key in an epoch
       replaces the table's row. This engine needs delta-spark's jars and about a second per epoch. It can write tables with
-      any feature that delta-spark supports; generated and identity columns may be absent from the rows. Use the same
-      engine for a table in all jobs.
+      any feature that delta-spark supports and deltalake opens (not collations). Generated and identity columns may be
+      absent from the rows. Use the same engine for a table in all jobs.
     - `partition_by`: partition columns of a table that the sink creates. An existing table keeps its own partition columns.
     - `create`: True lets the sink create the table if it does not exist. The start of the job creates it; with engine
       "spark" the first epoch does.
@@ -235,7 +235,7 @@ class DeltaSink(SelectsRows):
         check_markers_stay(self._table, opened)
         check_schema(self._table, schema, json.loads(opened.schema().to_json()), generates=self._engine == "spark")
         if self._rule.keys:
-            check_merges(self._table, opened)
+            check_merges(self._table, opened, self._rule.keys)
         check_partitioning(self._table, opened.metadata().partition_columns, self._partition_by)
 
     def _opened(self) -> DeltaTable | None:
@@ -270,7 +270,11 @@ class DeltaSink(SelectsRows):
     def _refused(self, what: str, error: Exception) -> CkptError:
         if refusal_in(error) is not None:
             return outage(self._table, error)
-        hint = f"{INCOMPLETE}: the start then names what to confirm" if lacks_versions(str(error)) else ""
+        hint = (
+            f"{INCOMPLETE}: the start then names what to confirm"
+            if lacks_versions(str(error))
+            else strange_feature(self._table, str(error))
+        )
         return SinkInvalid(f"{self._table} cannot be {what}: {one_line(error)}", hint=hint, table=self._table)
 
 

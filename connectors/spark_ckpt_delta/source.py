@@ -123,7 +123,7 @@ class DeltaSource:
     read it.
 
     A timestamp without a zone in a partition column is local to the session's time zone, as in Spark. deltalake writes
-    such values in UTC: read them in a session with the zone UTC.
+    such values in UTC: read them in a session with the zone UTC. CHAR(n) columns are padded with spaces, as in Spark.
 
     The source raises an error for tables with column mapping, for files with deletion vectors, and for other features that
     change the meaning of a file. The error names the feature.

@@ -18,7 +18,7 @@ from spark_ckpt.connector_parts.reader_settings import ReaderSettings
 from spark_ckpt.tasks.worker_process import prepare_worker
 from spark_ckpt_delta.changes import Bounds, History, OnChange, Position
 from spark_ckpt_delta.log import filesystem, open_table
-from spark_ckpt_delta.reading import read_file
+from spark_ckpt_delta.reading import char_widths, padded, read_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,7 +95,8 @@ class DeltaStreamReader(FileStreamReader):
 
         prepare_worker()
         assert isinstance(partition, FileRun)  # noqa: S101 - what partitions() returned
-        schema = arrow_schema_of(self._schema)
+        schema, widths = arrow_schema_of(self._schema), char_widths(self._schema)
         system = filesystem(self._settings.table, self._settings.storage_options)
         for file in partition.files:
-            yield from read_file(system, self._settings.table, file, schema, self._settings.time_zone)
+            for batch in read_file(system, self._settings.table, file, schema, self._settings.time_zone):
+                yield padded(batch, widths) if widths else batch

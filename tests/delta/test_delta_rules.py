@@ -145,6 +145,17 @@ def test_a_column_that_must_not_be_null_needs_one_that_cannot_be(table: Path) ->
     DeltaSink(str(table)).check(NO_SPARK, StructType([StructField("id", LongType(), nullable=False)]))
 
 
+def test_a_merge_by_a_char_column_is_refused(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """delta-spark fails at each merge with an internal error."""
+    monkeypatch.setattr("spark_ckpt_delta.sink.require_delta_spark", lambda _: None)
+    with_metadata(table, {}, {"type": "string", "metadata": {"__CHAR_VARCHAR_TYPE_STRING": "char(5)"}})
+    rows = StructType([StructField("id", StringType())])
+
+    with pytest.raises(SinkInvalid, match=r"key id is char\(5\)"):
+        DeltaSink(str(table), engine="spark", keys=["id"]).check(NO_SPARK, rows)
+    DeltaSink(str(table), engine="spark").check(NO_SPARK, rows)
+
+
 @pytest.mark.parametrize("engine", ["deltalake", "spark"])
 def test_text_with_a_collation_is_refused_before_a_table_has_it(
     tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch

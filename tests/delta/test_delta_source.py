@@ -233,6 +233,24 @@ def test_a_running_reader_keeps_its_columns_when_one_is_added(table: Path) -> No
     assert rows_between(plan, at, plan.latestOffset(at, ReadMaxFiles(10))) == [{"id": 0}, {"id": 1}]
 
 
+def test_a_char_column_is_padded_as_by_spark(tmp_path: Path) -> None:
+    """Spark pads each text that it compares with such a column: a text as it is stored would equal none."""
+    table = tmp_path / "table"
+    kind = {"type": "string", "nullable": True}
+    char = {"name": "c", "metadata": {"__CHAR_VARCHAR_TYPE_STRING": "char(3)"}, **kind}
+    varchar = {"name": "v", "metadata": {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}, **kind}
+    DeltaTable.create(str(table), Schema.from_json(json.dumps({"type": "struct", "fields": [char, varchar]})))
+    texts = ["é", "abc", "a  ", None]
+    write_deltalake(str(table), pa.table({"c": texts, "v": texts}), mode="append")
+    at: Any = dict(start(table, start=1))
+    plan = reader(table, at)
+
+    found = rows_between(plan, at, plan.latestOffset(at, ReadAllAvailable()))
+
+    assert [row["c"] for row in found] == ["é  ", "abc", "a  ", None]
+    assert [row["v"] for row in found] == texts
+
+
 def test_a_null_is_no_value_if_a_column_may_be_null_since_the_job_started(tmp_path: Path) -> None:
     table = tmp_path / "table"
     DeltaTable.create(str(table), Schema.from_arrow(pa.schema([pa.field("id", pa.int64(), nullable=False)])))

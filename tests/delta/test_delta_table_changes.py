@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark_ckpt_delta import DeltaSink
 from spark_ckpt_delta.publisher import DeltalakePublisher
 
-from spark_ckpt.errors import CkptError, RowsRefused, SinkInvalid
+from spark_ckpt.errors import CkptError, PublishFailed, RowsRefused, SinkInvalid
 from spark_ckpt.spark_internals.arrow_types import spark_schema_of
 
 NO_SPARK: Any = None
@@ -223,6 +223,23 @@ def test_a_table_that_only_takes_appends_is_refused_by_name(
     assert "'delta.appendOnly' = 'false'" in caught.value.hint
     publisher.publish(output(table, 2, [stage(table, rows(2))]))
     assert ids(table) == [1, 2]
+
+
+def test_a_feature_that_deltalake_does_not_know_is_named_with_the_statement_that_drops_it(table: Path) -> None:
+    publisher = opened(table)
+    publisher.publish(output(table, 1, [stage(table, rows(1))]))
+    features = {"readerFeatures": ["collations-preview"], "writerFeatures": ["collations-preview"]}
+    entry = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}
+    (table / f"_delta_log/{2:020d}.json").write_text(json.dumps(entry) + "\n")
+    job = StructType([StructField("id", LongType()), StructField("city", StringType())])
+
+    with pytest.raises(PublishFailed) as running:
+        publisher.publish(output(table, 2, [stage(table, rows(2))]))
+    with pytest.raises(SinkInvalid) as starting:
+        DeltaSink(str(table)).check(NO_SPARK, job)
+
+    for caught in (running, starting):
+        assert f"ALTER TABLE delta.`{table}` DROP FEATURE `collations-preview`" in caught.value.hint
 
 
 def test_the_type_of_a_partition_column_is_compared_though_files_lack_it(tmp_path: Path) -> None:
