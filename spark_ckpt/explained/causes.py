@@ -232,6 +232,11 @@ _RUNS: Mapping[str, ErrorCause] = {
         "Start the program again: it continues from its last epoch. If the kernel's log has an out-of-memory kill, "
         "give Java less memory or the host more. docs/operations.md describes signals.",
     ),
+    "CKPT_SESSION_STOPPED": ErrorCause(
+        "The program called `spark.stop()` while the job ran, or a cluster ended the application.",
+        "Call `run.stop()` before `spark.stop()`. To continue, make a session and start the job again: it continues from "
+        "its last epoch.",
+    ),
     "CKPT_USER_FUNCTION_FAILED": ErrorCause(
         "The function of an operator raised an exception. The message contains the key, and the line of the function.",
         "Fix the function and start the job again: it continues from the last epoch. If the function wrote wrong "

@@ -17,6 +17,7 @@ _TERMS = (
     ("continue where the job stopped", "continue where the outbox stopped"),
     ("start the job", "start the query"),
     ("the job", "the query"),
+    ("a running job then continues by itself", "then start the query again"),
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 
 import pytest
@@ -11,6 +13,7 @@ from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import EpochBrief, Manifest
 from spark_ckpt.epochs.sinks_ahead import refusal
 from spark_ckpt.outbox.advice import of_outbox
+from spark_ckpt.storage_errors import outage
 from tests.outbox.outbox_kit import batch
 
 BRIEF = EpochBrief.of(
@@ -32,6 +35,11 @@ def test_a_restore_without_a_known_batch_names_the_place(epoch, place):
 
 def test_a_plain_start_has_its_writer():
     assert "out.start(writer);" in of_outbox("continue where the job stopped: job.start(); or wait", LOG)
+
+
+def test_a_query_that_a_full_disk_ended_is_started_again():
+    full = outage("/stores/orders", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    assert of_outbox(full.hint) == "free space on this file system; then start the query again"
 
 
 def test_a_setting_of_a_job_is_left_out():

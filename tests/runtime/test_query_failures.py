@@ -10,7 +10,15 @@ from py4j.java_gateway import GatewayProperty
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException, StreamingQueryException
 
-from spark_ckpt.driver.query.failures import JvmGone, QueryFailed, failure_by, failure_in, failure_of, typed
+from spark_ckpt.driver.query.failures import (
+    JvmGone,
+    QueryFailed,
+    SessionStopped,
+    failure_by,
+    failure_in,
+    failure_of,
+    typed,
+)
 from spark_ckpt.errors import (
     BadRecord,
     CkptError,
@@ -405,6 +413,26 @@ def test_a_java_process_that_does_not_answer_is_not_an_unreachable_store(raised)
 
 def test_a_store_that_refuses_connections_is_not_java():
     assert type(typed(ConnectionRefusedError(111, "Connection refused"))) is StoreUnreachable
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "org.apache.spark.SparkException: Job 85 cancelled because SparkContext was shut down",
+        "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.\nThis stopped SparkContext was created",
+        "An error occurred while calling z:org.apache.spark.api.python.PythonUtils.getBroadcastThreshold.\n: "
+        'java.lang.NullPointerException: Cannot invoke "org.apache.spark.api.java.JavaSparkContext.sc()" because "jsc" is null',
+    ],
+)
+def test_a_session_that_was_stopped_is_named_and_not_retried(text) -> None:
+    for error in (failure_in(text), failure_by(RuntimeError(text)), typed(RuntimeError(text))):
+        assert (type(error), error.retriable) == (SessionStopped, False)
+        assert "run.stop() before spark.stop()" in error.hint
+
+
+def test_a_record_that_mentions_a_stopped_session_is_no_stopped_session() -> None:
+    error = failure_in("java.lang.NumberFormatException: 'Cannot call methods on a stopped SparkContext'")
+    assert type(error) is QueryFailed
 
 
 def test_a_text_in_the_query_plan_is_not_an_error() -> None:

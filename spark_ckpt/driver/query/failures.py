@@ -70,6 +70,12 @@ _HINT_WORKERS = (
     "spark.executor.cores); a running job continues by itself; else start it again: it continues from its last epoch"
 )
 
+_SESSION_STOPPED = re.compile(
+    r"^[\s:]*(?:Caused by: )?(?:[\w.$]+(?:Exception|Error): )?(?:Job \d+ cancelled because SparkContext was shut down"
+    r"|Cannot call methods on a stopped SparkContext|RpcEnv (?:has been|already) stopped"
+    r'|Cannot invoke "org\.apache\.spark\.api\.java\.JavaSparkContext\.sc\(\)")',
+    re.MULTILINE,
+)
 _PYTHON = "PYTHON_EXCEPTION"
 _SAME_AGAIN = ("22", "23", "P0", "42703", "42K09")
 """SQLSTATEs of errors that the same rows cause again: data exceptions, violated constraints, `raise_error`, unknown
@@ -117,6 +123,12 @@ class JvmGone(RunFailed):
     """The driver's Java process ended while the program ran. Only a new start of the program can continue the job."""
 
     condition = "CKPT_JVM_GONE"
+
+
+class SessionStopped(RunFailed):
+    """The program stopped its Spark session while the job ran. Only a job on a new session can continue."""
+
+    condition = "CKPT_SESSION_STOPPED"
 
 
 class Query(Protocol):
@@ -173,6 +185,7 @@ def failure_in(text: str) -> CkptError:
         or _disk_failure(text)
         or _workers_failure(text)
         or _stores_met(text)
+        or _session_stopped(text)
         or QueryFailed(_shortened(text), hint="the full trace is in Spark's log")
     )
 
@@ -192,6 +205,7 @@ def typed(error: BaseException) -> CkptError:
         _typed(said)
         or _disk_failure(said)
         or _workers_failure(said)
+        or _session_stopped(said)
         or RunFailed(f"{type(error).__name__}: {said}", traceback=trace)
     )
 
@@ -250,7 +264,7 @@ def _untyped(chain: list[BaseException], error: Exception) -> CkptError:
         if (failed := _disk_failure(text)) is not None:
             return failed
     for text in texts:
-        if (found := _workers_failure(text) or _stores_met(text)) is not None:
+        if (found := _workers_failure(text) or _stores_met(text) or _session_stopped(text)) is not None:
             return found
     for text in texts:
         if _HEADER in text and (failed := _python_failure(text)) is not None:
@@ -310,6 +324,17 @@ def _stores_met(text: str) -> GraphInvalid | None:
         return None
     return GraphInvalid(
         "one task runs several of Spark's stateful operators, and RocksDB mixes up their state", hint=_HINT_STORES
+    )
+
+
+def _session_stopped(text: str) -> SessionStopped | None:
+    """Return the error of a job whose Spark session ended: each further incarnation would fail, with other texts."""
+    if _SESSION_STOPPED.search(text) is None:
+        return None
+    return SessionStopped(
+        "the Spark session was stopped while the job ran",
+        hint="call run.stop() before spark.stop(); to continue, make a session and start the job again: it continues from its "
+        "last epoch",
     )
 
 
