@@ -6,11 +6,14 @@ Every function raises `ProtocolViolation` on another type.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from checkpoint_protocols.graph import channel_between
-from checkpoint_protocols.ids import ChannelId
+from checkpoint_protocols.ids import ChannelId, ProcessId
 from checkpoint_protocols.machine import ProtocolViolation
 from checkpoint_protocols.vocabulary import Envelope, Json, Received
+
+K = TypeVar("K")
 
 
 def number(value: Json) -> int:
@@ -39,6 +42,16 @@ def counts(value: Json) -> dict[ChannelId, int]:
     return {ChannelId(channel): number(count) for channel, count in mapping(value).items()}
 
 
+def by_process(value: Json) -> dict[ProcessId, int]:
+    """Return a number per process. Raises `ProtocolViolation` if `value` is not an object of numbers."""
+    return {ProcessId(process): number(count) for process, count in mapping(value).items()}
+
+
+def by_number(value: Json) -> dict[int, int]:
+    """Return a number per number, as of snapshots. Raises `ProtocolViolation` if `value` is not an object of numbers."""
+    return {int(key): number(count) for key, count in mapping(value).items()}
+
+
 def envelopes(value: Json) -> tuple[Envelope, ...]:
     """Return the messages that `as_record` wrote. Raises `ProtocolViolation` if `value` is not a list of objects."""
     return tuple(Envelope.of(mapping(each)) for each in items(value))
@@ -52,6 +65,6 @@ def receipts(value: Json) -> list[Received]:
     return [Received(channel_between(each.source, each.target), each) for each in envelopes(value)]
 
 
-def as_counts(numbers: Mapping[ChannelId, int]) -> dict[str, Json]:
-    """Return the JSON that `counts` reads."""
-    return {str(channel): count for channel, count in numbers.items()}
+def as_counts(numbers: Mapping[K, int]) -> dict[str, Json]:
+    """Return the JSON that `counts`, `by_process` and `by_number` read."""
+    return {str(key): count for key, count in numbers.items()}

@@ -35,7 +35,7 @@ from checkpoint_protocols.graph import COORDINATOR
 from checkpoint_protocols.ids import Epoch, ProcessId
 from checkpoint_protocols.machine import Effect, rows
 from checkpoint_protocols.message_worker import WORKER_EVENTS, WORKING, MessageWorker, ReportedCoordinator
-from checkpoint_protocols.record_fields import as_counts, counts, items, mapping, number, receipts
+from checkpoint_protocols.record_fields import as_counts, by_process, counts, items, mapping, number, receipts
 from checkpoint_protocols.recovery import (
     Birth,
     Failure,
@@ -145,11 +145,11 @@ class Forcing:
         """Return the knowledge as JSON, for a checkpoint."""
         flags = {"sent_to": self.sent_to, "greater": self.greater, "taken": self.taken}
         found: dict[str, Json] = {name: {str(p): flag for p, flag in each.items()} for name, each in flags.items()}
-        return {**found, "clock": self.clock, "saved": {str(p): index for p, index in self.saved.items()}}
+        return {**found, "clock": self.clock, "saved": as_counts(self.saved)}
 
     def _read(self, record: Mapping[str, Json]) -> None:
         self.clock = number(record["clock"])
-        self.saved = {ProcessId(p): number(index) for p, index in mapping(record["saved"]).items()}
+        self.saved = by_process(record["saved"])
         self.sent_to, self.greater, self.taken = (
             {ProcessId(p): bool(flag) for p, flag in mapping(record[name]).items()}
             for name in ("sent_to", "greater", "taken")
@@ -307,7 +307,7 @@ class UncoordinatedWorker(MessageWorker[SavingPhase]):
         self.interval = number(now.get("index", 0))
         self.sent = counts(now.get("sent", {}))
         self.received = counts(now.get("received", {}))
-        self.seen = dict(seen_in(now))
+        self.seen = _seen_in(now)
         self.delivered = number(now.get("delivered", 0))
         forced = self.settings.options.get("forcing", "none") == "hmnr"
         self.forcing = Forcing(self.me, self.graph.processes, now.get("forcing")) if forced else None
@@ -328,7 +328,7 @@ class UncoordinatedWorker(MessageWorker[SavingPhase]):
             "index": self.interval,
             "sent": as_counts(self.sent),
             "received": as_counts(self.received),
-            "seen": {str(process): interval for process, interval in self.seen.items()},
+            "seen": as_counts(self.seen),
             "delivered": self.delivered,
             "waiting": [event.message.as_record() for event in self._waiting],
             "forcing": None if self.forcing is None else self.forcing.as_record(),
@@ -497,7 +497,7 @@ class LineCoordinator(ReportedCoordinator[GatheringPhase]):
         while (body := early.pop(self._newest[process], None)) is not None:
             mine = self._seen.setdefault(process, {0: NOTHING_SEEN})
             for index, seen in map(items, items(body)):
-                mine[number(index)] = as_seen(seen)
+                mine[number(index)] = by_process(seen)
                 self._newest[process] = number(index)
 
     def _decide(self) -> list[Effect]:
@@ -537,9 +537,9 @@ def plan(
 
 
 def _marks(failure: Failure, process: ProcessId) -> Marks:
-    durable = {int(index): seen_in(record) for index, record in checkpoints(failure.records[process]).items()}
+    durable = {int(index): _seen_in(record) for index, record in checkpoints(failure.records[process]).items()}
     now = failure.survivors.get(process)
-    return Marks({0: NOTHING_SEEN, **durable}, None if now is None else seen_in(now))
+    return Marks({0: NOTHING_SEEN, **durable}, None if now is None else _seen_in(now))
 
 
 def _part(failure: Failure, process: ProcessId, row: Mapping[ProcessId, int]) -> Part:
@@ -550,14 +550,9 @@ def _part(failure: Failure, process: ProcessId, row: Mapping[ProcessId, int]) ->
     return Part(key, initial=key is None, because=why)
 
 
-def seen_in(record: Record) -> Seen:
+def _seen_in(record: Record) -> dict[ProcessId, int]:
     """Return the dependencies in a checkpoint record."""
-    return as_seen(record.get("seen", {}))
-
-
-def as_seen(value: Json) -> Seen:
-    """Return the newest interval per sender from its JSON."""
-    return {ProcessId(process): number(interval) for process, interval in mapping(value).items()}
+    return by_process(record.get("seen", {}))
 
 
 def _work_in(durable: Mapping[int, Record]) -> tuple[int, int]:

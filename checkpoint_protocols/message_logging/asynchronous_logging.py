@@ -47,13 +47,12 @@ from checkpoint_protocols.message_logging.volatile_log import (
     RecoveryVector,
     batch_key,
     batches_in,
-    ddv_of,
     key_of,
     rebuildable,
     receipts_in,
 )
 from checkpoint_protocols.message_worker import PERIODIC, WORKER_EVENTS, WORKING, MessageWorker, ReportedCoordinator
-from checkpoint_protocols.record_fields import as_counts, counts, items, number
+from checkpoint_protocols.record_fields import as_counts, by_process, counts, items, number
 from checkpoint_protocols.recovery import (
     Birth,
     Failure,
@@ -126,7 +125,7 @@ class AsynchronousWorker(MessageWorker[FlushPhase]):
         self.received_in = number(now.get("received_in", 1))
         self.sent = counts(now.get("sent", {}))
         self.received = counts(now.get("received", {}))
-        self.ddv: Ddv = ddv_of(now.get("ddv", {}))
+        self.ddv: Ddv = by_process(now.get("ddv", {}))
         self.recoverable = number(now.get("recoverable", 0))
         self.target = _target(birth, self.interval)
         self.memory = {receipt.interval: receipt for receipt in receipts_in(now or {"log": []})}
@@ -152,7 +151,7 @@ class AsynchronousWorker(MessageWorker[FlushPhase]):
             "received_in": self.received_in,
             "sent": as_counts(self.sent),
             "received": as_counts(self.received),
-            "ddv": {str(process): interval for process, interval in self.ddv.items()},
+            "ddv": as_counts(self.ddv),
             "recoverable": self.recoverable,
             "log": [self._between_batches(receipt).as_record() for receipt in self.memory.values()],
         }
@@ -268,7 +267,7 @@ class AsynchronousWorker(MessageWorker[FlushPhase]):
         self._forget_up_to(interval)
         if self.is_source:
             return [Erase((key_of(before),))] if before else []
-        return [self._report({interval: ddv_of(saved["ddv"])}), *self._erase()]
+        return [self._report({interval: by_process(saved["ddv"])}), *self._erase()]
 
     def _forget_up_to(self, interval: int) -> None:
         self.memory = {k: receipt for k, receipt in self.memory.items() if k > interval}
@@ -276,7 +275,7 @@ class AsynchronousWorker(MessageWorker[FlushPhase]):
     # -- the recoverable state ---------------------------------------------------------------------------------------
 
     def _report(self, stable: Mapping[int, Ddv]) -> Send:
-        body: Json = [[k, {str(process): i for process, i in ddv.items()}] for k, ddv in stable.items()]
+        body: Json = [[k, as_counts(ddv)] for k, ddv in stable.items()]
         return self._send_control(COORDINATOR, STABLE, self.interval, body)
 
     def _learn(self, recoverable: int) -> list[Effect]:
@@ -327,7 +326,7 @@ class RecoveryCoordinator(ReportedCoordinator[StablePhase]):
 
     def _on_stable(self, event: Received) -> list[Effect]:
         for interval, ddv in map(items, items(event.message.body)):
-            self.vector.add(event.message.source, number(interval), ddv_of(ddv))
+            self.vector.add(event.message.source, number(interval), by_process(ddv))
         moved = {p: k for p, k in self.vector.rv.items() if k > self._told.get(p, 0)}
         if not moved:
             return []

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from checkpoint_protocols.ids import Epoch, Incarnation, ProcessId
 from checkpoint_protocols.incarnation import Age, RollbackTable, age
-from checkpoint_protocols.record_fields import items, mapping, number
+from checkpoint_protocols.record_fields import as_counts, by_process, items, mapping, number
 from checkpoint_protocols.recovery import Key, Record, Records, checkpoint_key, checkpoints
 from checkpoint_protocols.vocabulary import MORE, Envelope, Json
 
@@ -136,13 +136,13 @@ class Receipt:
 
     def as_record(self) -> Json:
         """Return the receipt as JSON."""
-        return [self.interval, self.received_in, _as_json(self.ddv), self.message.as_record(), self.more]
+        return [self.interval, self.received_in, as_counts(self.ddv), self.message.as_record(), self.more]
 
     @classmethod
     def of(cls, record: Json) -> Receipt:
         """Return the receipt that `as_record` wrote."""
         interval, received_in, ddv, message, more = items(record)
-        return cls(number(interval), number(received_in), ddv_of(ddv), Envelope.of(mapping(message)), bool(more))
+        return cls(number(interval), number(received_in), by_process(ddv), Envelope.of(mapping(message)), bool(more))
 
     def for_replay(self) -> Envelope:
         """Return the message with the incarnation in which its sends are numbered, and whether its batch ends with it."""
@@ -162,7 +162,7 @@ class Rebuildable:
 
         0 is the initial state.
         """
-        found: dict[int, Ddv] = {0: {}, **{k: ddv_of(record["ddv"]) for k, record in self.checkpoints.items()}}
+        found: dict[int, Ddv] = {0: {}, **{k: by_process(record["ddv"]) for k, record in self.checkpoints.items()}}
         reached = set(found)
         for interval, receipt in sorted(self.receipts.items()):
             if interval - 1 in reached:
@@ -224,12 +224,3 @@ def batches_in(records: Records) -> dict[int, int]:
 def key_of(checkpoint: Record) -> Key:
     """Return the key of a checkpoint."""
     return checkpoint_key(number(checkpoint["position"]))
-
-
-def ddv_of(value: Json) -> Ddv:
-    """Return the vector in a record."""
-    return {ProcessId(process): number(interval) for process, interval in mapping(value).items()}
-
-
-def _as_json(ddv: Mapping[ProcessId, int]) -> Json:
-    return {str(process): interval for process, interval in ddv.items()}

@@ -56,16 +56,6 @@ def record_key(table: str, *parts: int | str) -> Key:
     return (table, *(f"{part:012d}" if isinstance(part, int) else part for part in parts))
 
 
-def number_in(record: Record, name: str) -> int:
-    """Return a number of a record, 0 if it is absent. Raises `ProtocolViolation` if it is not a number."""
-    return record_fields.number(record.get(name, 0))
-
-
-def counts_in(record: Record, name: str) -> dict[str, int]:
-    """Return a table of numbers by name, empty if it is absent. Raises `ProtocolViolation` if it is another value."""
-    return {str(key): count for key, count in record_fields.counts(record.get(name, {})).items()}
-
-
 def messages_in(record: Record) -> tuple[Envelope, ...]:
     """Return the messages that a record keeps, in their order. Raises `ProtocolViolation` if there are other values."""
     return record_fields.envelopes(record.get("messages", ()))
@@ -88,7 +78,7 @@ def _stands(
 
     The newest messages in a cut at `number` were sent at `number - 1`. No recovery may have undone that index.
     """
-    written_in = Incarnation(number_in(record, "incarnation"))
+    written_in = Incarnation(record_fields.number(record["incarnation"]))
     last = Epoch(number - 1)
     return all(age(process, written_in, last, now, table) is not Age.UNDONE for process in processes)
 
@@ -200,7 +190,9 @@ class SnapshotCoordinator(MessageMachine[SnapshotCoordinatorPhase]):
         self.old_keys = [key for key in birth.records if key[0] in ("begun", "commit")]
         self.committed: int = newest_commit(birth.records, birth.incarnation, birth.table, birth.graph.processes)
         # A number counts as used once its record was begun, also without a decision: its barriers may still travel (G3).
-        self.newest = max([number_in(known, "index"), self.committed, *(int(key[1]) for key in self.old_keys)])
+        self.newest = max(
+            [record_fields.number(known.get("index", 0)), self.committed, *(int(key[1]) for key in self.old_keys)]
+        )
         self.open: dict[int, Open] = {}
         self._timers = 0
         self._periodic: TimerId | None = None

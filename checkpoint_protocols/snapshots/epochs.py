@@ -29,6 +29,7 @@ from checkpoint_protocols.graph import COORDINATOR
 from checkpoint_protocols.ids import Epoch, ProcessId
 from checkpoint_protocols.machine import Effect, rows
 from checkpoint_protocols.message_machine import APP
+from checkpoint_protocols.record_fields import as_counts, by_number, number
 from checkpoint_protocols.recovery import (
     Birth,
     Failure,
@@ -47,10 +48,8 @@ from checkpoint_protocols.snapshots.coordinator import (
     REFUSE,
     Open,
     SnapshotCoordinator,
-    counts_in,
     everybody_back,
     messages_in,
-    number_in,
     record_key,
 )
 from checkpoint_protocols.snapshots.worker import ALWAYS, DECISIONS, SNAPSHOT_EVENTS, SnapshotWorker, messages
@@ -97,8 +96,7 @@ class EpochWorker(SnapshotWorker[SnapshotPhase]):
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(P.STARTING, birth)
-        known = counts_in(birth.checkpoint or {}, "balance")
-        self.balance = {int(epoch): count for epoch, count in known.items()}
+        self.balance = by_number((birth.checkpoint or {}).get("balance", {}))
         """Messages sent minus messages received, by the epoch of their stamp."""
         self.deficits: dict[int, int] = {}
         """Deficit of each capture, fixed at the capture and reported when the capture is durable."""
@@ -114,7 +112,7 @@ class EpochWorker(SnapshotWorker[SnapshotPhase]):
 
     def record(self) -> Record:
         """Return the current record with the counts: an incarnation that continues from this state continues to count from them."""
-        return {**super().record(), "balance": {str(epoch): count for epoch, count in self.balance.items()}}
+        return {**super().record(), "balance": as_counts(self.balance)}
 
     def _on_start(self, event: Commanded) -> list[Effect]:
         self.phase = P.RUNNING
@@ -218,14 +216,14 @@ class EpochCoordinator(SnapshotCoordinator):
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
-        self.limit = number_in(birth.settings.options, "overlap") or 3
+        self.limit = number(birth.settings.options.get("overlap", 3))
 
     def asked(self) -> Iterable[ProcessId]:
         """Return all processes: one that receives no messages would not learn of the epoch otherwise."""
         return self.workers
 
     def _on_ack(self, message: Envelope) -> list[Effect]:
-        self.open[message.index].balance += number_in({"deficit": message.body}, "deficit")
+        self.open[message.index].balance += number(message.body)
         return super()._on_ack(message)
 
     def _on_late(self, message: Envelope) -> list[Effect]:

@@ -29,17 +29,15 @@ from checkpoint_protocols.graph import COORDINATOR
 from checkpoint_protocols.ids import ChannelId
 from checkpoint_protocols.machine import Drop, Effect, rows
 from checkpoint_protocols.message_machine import APP
-from checkpoint_protocols.record_fields import receipts
+from checkpoint_protocols.record_fields import as_counts, by_number, number, receipts
 from checkpoint_protocols.recovery import Birth, Failure, Key, Needs, Protocol, Record, Records, RecoveryPlan
 from checkpoint_protocols.snapshots.coordinator import (
     BEGIN,
     REFUSE,
     SnapshotCoordinator,
     back_to,
-    counts_in,
     decided,
     nothing_in_flight,
-    number_in,
     record_key,
 )
 from checkpoint_protocols.snapshots.worker import ALWAYS, BARRIER, DECISIONS, SNAPSHOT_EVENTS, AligningWorker, messages
@@ -96,8 +94,8 @@ class PartialTask(AligningWorker[PartialPhase]):
     def __init__(self, birth: Birth) -> None:
         super().__init__(P.STARTING, birth)
         known = birth.checkpoint or {}
-        self.position = number_in(known, "position")
-        self.positions = {int(number): position for number, position in counts_in(known, "positions").items()}
+        self.position = number(known.get("position", 0))
+        self.positions = by_number(known.get("positions", {}))
         """Position at each capture that is not decided."""
         self.order_keys: list[Key] = [key for key in birth.records if key[0] == ORDER]
         self.order = deque(order_after(self.position, birth.records))
@@ -108,7 +106,7 @@ class PartialTask(AligningWorker[PartialPhase]):
     def record(self) -> Record:
         """Return the current record, with the message that was taken from its channel and not delivered."""
         waiting = [self.waiting.message.as_record()] if self.waiting else []
-        positions = {str(number): position for number, position in self.positions.items()}
+        positions = as_counts(self.positions)
         return {**super().record(), "position": self.position, "positions": positions, "waiting": waiting}
 
     def validate(self) -> None:
@@ -192,7 +190,7 @@ class PartialTask(AligningWorker[PartialPhase]):
 
     def _on_barrier(self, event: Received) -> list[Effect]:
         """Refuse the barrier of a sender that still repeats messages: its cut would be inconsistent."""
-        sent = number_in({"sent": event.message.body}, "sent")
+        sent = number(event.message.body)
         # The sender went back to an earlier state, so its barrier precedes messages that are received here: the cut would have
         # orphans.
         if self.received.get(event.channel, 0) > sent:

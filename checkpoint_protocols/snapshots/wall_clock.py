@@ -27,6 +27,7 @@ from typing import TypeVar
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.machine import Effect, rows
 from checkpoint_protocols.message_machine import APP, AnyMessageMachine
+from checkpoint_protocols.record_fields import number
 from checkpoint_protocols.recovery import Birth, Failure, Needs, Option, Protocol, ProtocolSettings, RecoveryPlan
 from checkpoint_protocols.snapshots.coordinator import (
     BEGIN,
@@ -36,7 +37,6 @@ from checkpoint_protocols.snapshots.coordinator import (
     SnapshotCoordinatorPhase,
     SnapshotStep,
     everybody_back,
-    number_in,
 )
 from checkpoint_protocols.snapshots.epochs import EpochCoordinator, EpochWorker, SnapshotPhase, captured_in_flight
 from checkpoint_protocols.snapshots.worker import ALWAYS, DECISIONS, SNAPSHOT_EVENTS, SnapshotWorker, messages
@@ -105,7 +105,7 @@ class ClockWorker(TickingWorker[ClockPhase]):
         self.phase = P.RUNNING
         if _variant(self.settings) == BROADCAST:
             return []
-        return [self._wait_until_next(number_in(event.arguments, "local_ms"))]
+        return [self._wait_until_next(number(event.arguments.get("local_ms", 0)))]
 
     def _on_begin(self, event: Received) -> list[Effect]:
         return self._take(event.message.index)
@@ -123,7 +123,7 @@ class CountedWorker(TickingWorker[SnapshotPhase], EpochWorker):
     )
 
     def _on_start(self, event: Commanded) -> list[Effect]:
-        return [*super()._on_start(event), self._wait_until_next(number_in(event.arguments, "local_ms"))]
+        return [*super()._on_start(event), self._wait_until_next(number(event.arguments.get("local_ms", 0)))]
 
     def _on_abort(self, event: Received) -> list[Effect]:
         self.given_up.add(event.message.index)

@@ -19,8 +19,9 @@ from checkpoint_protocols.graph import COORDINATOR
 from checkpoint_protocols.ids import ChannelId, Epoch
 from checkpoint_protocols.machine import Cell, Effect, Event
 from checkpoint_protocols.message_worker import MessageWorker, erase_before
+from checkpoint_protocols.record_fields import as_counts, by_number, counts, number
 from checkpoint_protocols.recovery import Birth, Record, checkpoint_key
-from checkpoint_protocols.snapshots.coordinator import ABORT, ACK, BEGIN, COMMIT, REFUSE, counts_in, number_in
+from checkpoint_protocols.snapshots.coordinator import ABORT, ACK, BEGIN, COMMIT, REFUSE
 from checkpoint_protocols.vocabulary import (
     AppSent,
     CaptureState,
@@ -70,12 +71,12 @@ class SnapshotWorker(MessageWorker[PhaseT]):
     def __init__(self, phase: PhaseT, birth: Birth) -> None:
         super().__init__(phase, birth)
         known = birth.checkpoint or {}
-        self.index = number_in(known, "index")
-        self.over = max(self.index, number_in(known, "over"))
-        self.sent = {ChannelId(c): n for c, n in counts_in(known, "sent").items()}
-        self.received = {ChannelId(c): n for c, n in counts_in(known, "received").items()}
-        self.delivered = number_in(known, "delivered")
-        self.cuts = {int(n): rows for n, rows in counts_in(known, "cuts").items()}
+        self.index = number(known.get("index", 0))
+        self.over = max(self.index, number(known.get("over", 0)))
+        self.sent = counts(known.get("sent", {}))
+        self.received = counts(known.get("received", {}))
+        self.delivered = number(known.get("delivered", 0))
+        self.cuts = by_number(known.get("cuts", {}))
         # Read from storage and not from the record: a checkpoint may have become durable after the state that this incarnation
         # continues from.
         self.kept = {int(key[1]) for key in birth.records if key[0] == "checkpoint"}
@@ -87,10 +88,10 @@ class SnapshotWorker(MessageWorker[PhaseT]):
             "incarnation": self.incarnation,
             "index": self.index,
             "over": self.over,
-            "sent": {str(channel): count for channel, count in self.sent.items()},
-            "received": {str(channel): count for channel, count in self.received.items()},
+            "sent": as_counts(self.sent),
+            "received": as_counts(self.received),
             "delivered": self.delivered,
-            "cuts": {str(number): rows for number, rows in self.cuts.items()},
+            "cuts": as_counts(self.cuts),
         }
 
     def validate(self) -> None:

@@ -8,8 +8,17 @@ import pytest
 
 from checkpoint_protocols.ids import ChannelId
 from checkpoint_protocols.machine import ProtocolViolation
-from checkpoint_protocols.record_fields import as_counts, counts, items, mapping, number, receipts
-from checkpoint_protocols.snapshots.coordinator import counts_in, messages_in, number_in
+from checkpoint_protocols.record_fields import (
+    as_counts,
+    by_number,
+    by_process,
+    counts,
+    items,
+    mapping,
+    number,
+    receipts,
+)
+from checkpoint_protocols.snapshots.coordinator import messages_in
 from tests.protocol.plain import J, S, app
 
 
@@ -25,8 +34,8 @@ def test_another_type_is_refused(read: Callable[[object], object], value: object
 @pytest.mark.parametrize(
     ("read", "value"),
     [
-        (lambda record: number_in(record, "index"), {"index": "3"}),
-        (lambda record: counts_in(record, "sent"), {"sent": [3]}),
+        (lambda record: number(record.get("index", 0)), {"index": "3"}),
+        (lambda record: counts(record.get("sent", {})), {"sent": [3]}),
         (messages_in, {"messages": {"seq": 3}}),
     ],
 )
@@ -40,4 +49,6 @@ def test_a_field_of_another_type_is_not_taken_for_an_absent_one(
 
 def test_counts_and_messages_survive_a_record() -> None:
     assert counts(as_counts({ChannelId("s->j"): 2})) == {"s->j": 2}
+    assert by_process(as_counts({S: 2})) == {S: 2}
+    assert by_number(as_counts({7: 2})) == {7: 2}
     assert receipts([app(S, J, 1).message.as_record()]) == [app(S, J, 1)]

@@ -17,8 +17,9 @@ from checkpoint_lab.schedules import Driver
 from checkpoint_lab.world import Choice
 from checkpoint_protocols.graph import COORDINATOR, Graph
 from checkpoint_protocols.ids import ChannelId, Epoch, ProcessId
+from checkpoint_protocols.record_fields import by_number
 from checkpoint_protocols.recovery import Key, Protocol, checkpoint_key
-from checkpoint_protocols.snapshots.coordinator import ACK, Open, SnapshotCoordinator, counts_in
+from checkpoint_protocols.snapshots.coordinator import ACK, Open, SnapshotCoordinator
 from checkpoint_protocols.snapshots.coordinator import SnapshotStep as Progress
 from checkpoint_protocols.snapshots.epochs import LATE, PROTOCOL, EpochCoordinator, EpochWorker, captured_in_flight
 from checkpoint_protocols.vocabulary import Envelope
@@ -169,7 +170,7 @@ def _copy(world: Around, name: str, number: int) -> str:
     """Return a process's state in an epoch."""
     key, storage = checkpoint_key(number), world.tasks[name].storage
     cut = storage.cuts[key] if number else world.initial
-    balance = sum(counts_in(storage.readable()[key], "balance").values()) if number else 0
+    balance = sum(by_number(storage.readable()[key].get("balance", {})).values()) if number else 0
     have = f"({have_of(world.app, {name: cut.have})}).{name}"
     return record({"cursor": str(cut.cursor), "have": have, "balance": str(balance)})
 

@@ -26,11 +26,12 @@ from checkpoint_lab.process import GraphApplication, Outputs, Process
 from checkpoint_lab.schedules import Driver
 from checkpoint_lab.violations import Violation
 from checkpoint_lab.world import Choice
+from checkpoint_protocols import record_fields
 from checkpoint_protocols.graph import COORDINATOR, Graph, channel_between
 from checkpoint_protocols.ids import ChannelId, ProcessId
 from checkpoint_protocols.message_machine import APP
 from checkpoint_protocols.recovery import Key, Protocol, Record, checkpoint_key
-from checkpoint_protocols.snapshots.coordinator import BEGIN, REFUSE, SnapshotCoordinator, counts_in, messages_in
+from checkpoint_protocols.snapshots.coordinator import BEGIN, REFUSE, SnapshotCoordinator, messages_in
 from checkpoint_protocols.snapshots.partial_recovery import ORDER, PROTOCOL, PartialTask
 from checkpoint_protocols.snapshots.worker import BARRIER
 from checkpoint_protocols.vocabulary import Envelope
@@ -257,7 +258,7 @@ def _stored(world: Merge, process: Process, key: Key | None) -> Known:
 
 
 def _numbers(tasks: Mapping[str, Known]) -> dict[str, str]:
-    sent = counts_in(tasks["m"].record, "sent")
+    sent = record_fields.counts(tasks["m"].record.get("sent", {}))
     return {
         "cursor": record({name: str(tasks[name].cut.cursor) for name in SOURCES}),
         "got": record({name: str(rows) for name, rows in got_of(tasks["m"].record).items()}),
@@ -267,7 +268,7 @@ def _numbers(tasks: Mapping[str, Known]) -> dict[str, str]:
 
 def got_of(merge: Record) -> dict[str, int]:
     """Return the number of rows of each source that the merge has delivered, from its record."""
-    received = counts_in(merge, "received")
+    received = record_fields.counts(merge.get("received", {}))
     return {name: received.get(channel_between(name, "m"), 0) for name in SOURCES}
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from checkpoint_protocols.machine import Effect
 from checkpoint_protocols.recovery import Birth, Record
-from checkpoint_protocols.snapshots.coordinator import counts_in
 from checkpoint_protocols.snapshots.partial_recovery import PROTOCOL, PartialTask
 from checkpoint_protocols.vocabulary import Received
 
@@ -28,7 +27,7 @@ class SourceSequence(_WithoutInvariants):
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
-        self.last = counts_in(birth.checkpoint or {}, "last")
+        self.last = dict((birth.checkpoint or {}).get("last", {}))
 
     def record(self) -> Record:
         return {**super().record(), "last": dict(self.last)}
