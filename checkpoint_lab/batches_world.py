@@ -65,13 +65,8 @@ class BatchesWorld(MessageWorld):
         if process.name != self.open:
             super().hand_out(process)
 
-    def do(self, choice: Choice) -> None:
-        """Perform one choice."""
-        if choice[0] in ("batch", "replay"):
-            self.step += 1
-            self._do_batch(ProcessId(str(choice[1])), _number(choice[2]) if choice[0] == "batch" else 0)
-        else:
-            super().do(choice)
+    def _do_replay(self, name: ProcessId) -> None:
+        self._do_batch(name, 0)
 
     def _do_batch(self, name: ProcessId, shape: int) -> None:
         """Perform a batch. A machine that holds a channel, or joins a recovery, ends it."""

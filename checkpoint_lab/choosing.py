@@ -5,8 +5,10 @@ A schedule calls them at every step, so they read each fact once and build no ob
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+from checkpoint_lab.durable import Item
 from checkpoint_lab.job import JobWorld
 from checkpoint_lab.job_recovery import RecoverableJob, channel_of
 from checkpoint_lab.process import PERIODIC, Process
@@ -130,10 +132,11 @@ def faults(job: RecoverableJob) -> list[Choice]:
     _faults_of_processes(job, found)
     _haunting(job, found)
     _faults_of_links(job, found)
-    if not job.network.reliable:
-        _faults_of_messages(job, found)
+    budget, network = job.budget, job.network
+    if not network.reliable:
+        _faults_of_messages(network.queues, budget.losses, budget.duplicates, found)
     if job.lossy:
-        _faults_of_controls(job, found)
+        _faults_of_messages(network.controls, budget.control_losses, budget.control_repeats, found)
     return found
 
 
@@ -175,17 +178,11 @@ def _faults_of_links(job: JobWorld, found: list[Choice]) -> None:
         found.extend(("cut", *sorted(link)) for link in links if len(link) > 1 and link not in network.cut)
 
 
-def _faults_of_controls(job: JobWorld, found: list[Choice]) -> None:
-    for channel, queue in job.network.controls.items():
-        if job.budget.control_losses:
+def _faults_of_messages(
+    queues: Mapping[ChannelId, Sequence[Item]], losses: int, repeats: int, found: list[Choice]
+) -> None:
+    for channel, queue in queues.items():
+        if losses:
             found.extend(("lose", channel, position) for position in range(len(queue)))
-        if job.budget.control_repeats:
-            found.extend(("repeat", channel, position) for position in range(len(queue)))
-
-
-def _faults_of_messages(job: JobWorld, found: list[Choice]) -> None:
-    for channel, queue in job.network.queues.items():
-        if job.budget.losses:
-            found.extend(("lose", channel, position) for position in range(len(queue)))
-        if job.budget.duplicates:
+        if repeats:
             found.extend(("repeat", channel, position) for position in range(len(queue)))

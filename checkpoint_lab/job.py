@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from checkpoint_lab import oracles
 from checkpoint_lab.durable import CHECKPOINT, Item, StateCut, Storage, Surroundings, Write, frame, initial_cut
@@ -366,6 +366,10 @@ class JobWorld(World):
         self.tell(process.name, effect.what, effect.detail)
         if effect.what == "complete":
             self.judge_complete(process, effect.detail)
+
+    def spend(self, kind: str) -> None:
+        """Take one fault of a kind from the budget."""
+        self.budget = replace(self.budget, **{kind: getattr(self.budget, kind) - 1})
 
     def note(self, what: str) -> None:
         """Count one note."""

@@ -7,7 +7,7 @@ publishes rows. In the last two cases the judge computes the plan that would fol
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from checkpoint_lab import oracles
@@ -16,7 +16,7 @@ from checkpoint_lab.job import JobWorld
 from checkpoint_lab.oracles import CutLine
 from checkpoint_lab.process import Network, Process, SinkPublication, Timer
 from checkpoint_lab.violations import ErasedTooEarly, Incomplete, NotDurable, Violation
-from checkpoint_protocols.graph import COORDINATOR, Graph, channel_between
+from checkpoint_protocols.graph import COORDINATOR, channel_between
 from checkpoint_protocols.ids import ChannelId, Incarnation, ProcessId
 from checkpoint_protocols.incarnation import Line, RollbackTable
 from checkpoint_protocols.machine import Effect, Event, ProtocolViolation
@@ -25,7 +25,6 @@ from checkpoint_protocols.recovery import (
     Failure,
     Key,
     Part,
-    ProtocolSettings,
     Record,
     Records,
     RecoveryPlan,
@@ -65,25 +64,6 @@ def moves(part: Part) -> bool:
     return part.checkpoint is not None or part.initial
 
 
-def failure(
-    graph: Graph,
-    table: RollbackTable,
-    incarnation: Incarnation,
-    processes: Collection[Process],
-    failed: frozenset[ProcessId],
-    erased_too: bool = False,
-) -> Failure:
-    """Return the facts that `Protocol.plan` may use. `erased_too`: as if nothing had been erased."""
-    return Failure(
-        graph,
-        incarnation,
-        dict(table),
-        failed,
-        {each.name: records_of(each, table, erased_too) for each in processes},
-        {each.name: now_of(each) for each in processes if each.name not in failed},
-    )
-
-
 def now_of(process: Process) -> Record:
     """Return a living process's current record, as a reader would get it."""
     assert process.machine is not None  # noqa: S101 - callers ask only for the living
@@ -103,28 +83,9 @@ def forget_undone(process: Process, table: RollbackTable) -> None:
         process.storage.discard(undone)
 
 
-def birth(
-    process: Process,
-    graph: Graph,
-    incarnation: Incarnation,
-    table: RollbackTable,
-    settings: ProtocolSettings,
-    checkpoint: Record | None,
-    shown: int = 0,
-) -> Birth:
-    """Return the knowledge of a new incarnation of `process`; `shown` is its sink's marker."""
-    records = records_of(process, table)
-    return Birth(process.name, graph, incarnation, dict(table), settings, checkpoint, records, shown)
-
-
 def with_row(table: RollbackTable, plan: RecoveryPlan) -> dict[Incarnation, Line]:
     """Return the table after the fence."""
     return {**table, plan.incarnation: plan.row}
-
-
-def parts_of(plan: RecoveryPlan, processes: Collection[Process]) -> Mapping[ProcessId, Part]:
-    """Return the part of each process."""
-    return {each.name: plan.parts.get(each.name, KEEP) for each in processes}
 
 
 def channel_of(message: Envelope) -> ChannelId:
@@ -346,13 +307,24 @@ class RecoverableJob(JobWorld):
             self.recovering = False
 
     def _birth(self, process: Process, checkpoint: Record | None) -> Birth:
-        sink = self.sinks.get(process.name)
-        shown = sink.marker if sink else 0
-        return birth(process, self.graph, self.incarnation, self.table, self.settings, checkpoint, shown)
+        records = records_of(process, self.table)
+        return self.birth(process.name, self.incarnation, self.table, checkpoint, records)
+
+    def birth(
+        self,
+        name: ProcessId,
+        incarnation: Incarnation,
+        table: RollbackTable,
+        checkpoint: Record | None,
+        records: Records,
+    ) -> Birth:
+        """Return the knowledge of a new incarnation of a process. The sink's own marker says which rows it shows."""
+        shown = self.sinks[name].marker if name in self.sinks else 0
+        return Birth(name, self.graph, incarnation, dict(table), self.settings, checkpoint, records, shown)
 
     def crash(self, process: Process) -> None:
         """Kill a process: its machine and its state are lost."""
-        self.budget = replace(self.budget, crashes=self.budget.crashes - 1)
+        self.spend("crashes")
         process.die()
         self.alarm = True
         self.note("crash")
@@ -362,7 +334,7 @@ class RecoverableJob(JobWorld):
 
     def suspect(self, process: Process) -> None:
         """Take a live process for dead; it continues to work."""
-        self.budget = replace(self.budget, suspicions=self.budget.suspicions - 1)
+        self.spend("suspicions")
         process.suspected = self.alarm = True
         self.note("suspicion")
         self.tell(process.name, "suspect")
@@ -435,7 +407,10 @@ class RecoverableJob(JobWorld):
         return frozenset(void.union(each.name for each in self.everybody if each.machine is None))
 
     def _failure(self, number: Incarnation, failed: frozenset[ProcessId], erased_too: bool = False) -> Failure:
-        return failure(self.graph, self.table, number, self.everybody, failed, erased_too)
+        """Return the facts that `Protocol.plan` may use. `erased_too`: as if nothing had been erased."""
+        records = {each.name: records_of(each, self.table, erased_too) for each in self.everybody}
+        survivors = {each.name: now_of(each) for each in self.everybody if each.name not in failed}
+        return Failure(self.graph, number, dict(self.table), failed, records, survivors)
 
     def join(self, process: Process) -> None:
         """Do the process's part of the newest plan. A live process waits for its sink first."""
@@ -494,8 +469,7 @@ class RecoverableJob(JobWorld):
 
     def _line(self, plan: RecoveryPlan) -> CutLine:
         """Return the state that each process would have: the plan's checkpoints, and the current state of survivors."""
-        parts = parts_of(plan, self.everybody)
-        return {each.name: self._cut(each, parts[each.name]) for each in self.everybody}
+        return {each.name: self._cut(each, plan.parts.get(each.name, KEEP)) for each in self.everybody}
 
     def _cut(self, process: Process, part: Part) -> StateCut:
         if part.checkpoint is not None:

@@ -151,11 +151,7 @@ class _Futures:
         return (_picture(part), machine.phase, canonical(machine.record()), canonical(told))
 
     def _birth(self, name: ProcessId, plan: RecoveryPlan, checkpoint: Record | None, records: AllRecords) -> Birth:
-        job = self.job
-        sink = job.sinks.get(name)
-        table = with_row(job.table, plan)
-        shown = sink.marker if sink else 0
-        return Birth(name, job.graph, self.number, table, job.settings, checkpoint, records[name], shown)
+        return self.job.birth(name, self.number, with_row(self.job.table, plan), checkpoint, records[name])
 
 
 def _is_report(effect: Effect) -> bool:
@@ -267,8 +263,7 @@ class MessageWorld(RecoverableJob):
 
     def do(self, choice: Choice) -> None:
         """Perform one choice of the module's table."""
-        self.step += 1
-        _DO[str(choice[0])](self, *choice[1:])
+        self.act(choice)
 
     def _do_read(self, name: ProcessId) -> None:
         process = self.processes[name]
@@ -312,10 +307,10 @@ class MessageWorld(RecoverableJob):
         if how == "ok":
             how = process.storage.admit(process.incarnation, write)
         elif how == "torn":
-            self.budget = replace(self.budget, torn=self.budget.torn - 1)
+            self.spend("torn")
             process.storage.tear(write)
         else:
-            self.budget = replace(self.budget, store_errors=self.budget.store_errors - 1)
+            self.spend("store_errors")
         if process.machine is not None:
             if how == "ok":
                 # only a record whose acknowledgement a live machine got can be damaged later
@@ -345,8 +340,23 @@ class MessageWorld(RecoverableJob):
         else:
             self.hand(process, elapsed)
 
+    def _do_crash(self, name: ProcessId) -> None:
+        self.crash(self.processes[name])
+
+    def _do_suspect(self, name: ProcessId) -> None:
+        self.suspect(self.processes[name])
+
+    def _do_freeze(self, name: ProcessId) -> None:
+        self.freeze(self.processes[name])
+
+    def _do_recover(self) -> None:
+        self.recover()
+
+    def _do_restore(self, name: ProcessId) -> None:
+        self.join(self.processes[name])
+
     def _do_pause(self, name: ProcessId) -> None:
-        self.budget = replace(self.budget, pauses=self.budget.pauses - 1)
+        self.spend("pauses")
         self.processes[name].paused = True
         self.tell(name, "pause")
 
@@ -355,7 +365,7 @@ class MessageWorld(RecoverableJob):
         self.tell(name, "resume")
 
     def _do_cut(self, one: str, other: str) -> None:
-        self.budget = replace(self.budget, partitions=self.budget.partitions - 1)
+        self.spend("partitions")
         self.network.cut.add(Link((one, other)))
         self.tell(one, "cut", other)
 
@@ -364,23 +374,17 @@ class MessageWorld(RecoverableJob):
         self.tell(one, "heal", other)
 
     def _do_lose(self, channel: ChannelId, position: int) -> None:
-        if channel in self.network.controls:
-            self.budget = replace(self.budget, control_losses=self.budget.control_losses - 1)
-        else:
-            self.budget = replace(self.budget, losses=self.budget.losses - 1)
+        self.spend("control_losses" if channel in self.network.controls else "losses")
         item = self.network.take(channel, position)
         what = str(item.message.body) if item.message.kind == APP else item.message.kind
         self.tell(item.message.target, "lose", what, item.uid)
 
     def _do_repeat(self, channel: ChannelId, position: int) -> None:
-        if channel in self.network.controls:
-            self.budget = replace(self.budget, control_repeats=self.budget.control_repeats - 1)
-        else:
-            self.budget = replace(self.budget, duplicates=self.budget.duplicates - 1)
+        self.spend("control_repeats" if channel in self.network.controls else "duplicates")
         self.network.repeat(channel, position)
 
     def _do_damage(self, name: ProcessId, number: int, how: str) -> None:
-        self.budget = replace(self.budget, damages=self.budget.damages - 1)
+        self.spend("damages")
         storage = self.processes[name].storage
         key = storage.intact()[number]
         storage.damage(key, how)
@@ -388,7 +392,7 @@ class MessageWorld(RecoverableJob):
         self.tell(name, how, "/".join(key))
 
     def _do_late(self, name: ProcessId, number: int) -> None:
-        self.budget = replace(self.budget, late=self.budget.late - 1)
+        self.spend("late")
         process = self.processes[name]
         incarnation, late = process.late.pop(number)
         what = "/".join(late.key) if isinstance(late, Write) else f"..{late.last}"
@@ -556,47 +560,3 @@ def _cut(cut: StateCut, labels: Labels) -> Hashable:
     pending = tuple(labels(bit) for bit in sorted(cut.pending))
     masks = (labels(cut.sent), labels(cut.received), labels(cut.taken), pending)
     return (cut.cursor, cut.digest, tuple(map(labels, rows[:length])), cut.outbox, *masks)
-
-
-def _restore(world: MessageWorld, name: ProcessId) -> None:
-    world.join(world.processes[name])
-
-
-def _freeze(world: MessageWorld, name: ProcessId) -> None:
-    world.freeze(world.processes[name])
-
-
-def _suspect(world: MessageWorld, name: ProcessId) -> None:
-    world.suspect(world.processes[name])
-
-
-def _crash(world: MessageWorld, name: ProcessId) -> None:
-    world.crash(world.processes[name])
-
-
-_KINDS = [
-    "read",
-    "deliver",
-    "replay",
-    "stored",
-    "publish",
-    "tick",
-    "timer",
-    "pause",
-    "resume",
-    "cut",
-    "heal",
-    "lose",
-    "repeat",
-    "damage",
-    "late",
-    "haunt",
-]
-_DO: dict[str, Callable[..., None]] = {
-    "crash": _crash,
-    "recover": MessageWorld.recover,
-    "restore": _restore,
-    "freeze": _freeze,
-    "suspect": _suspect,
-    **{kind: getattr(MessageWorld, f"_do_{kind}") for kind in _KINDS},
-}

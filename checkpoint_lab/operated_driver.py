@@ -37,12 +37,12 @@ from spark_ckpt.coordination.messages import (
     StopRequested,
 )
 from spark_ckpt.coordination.reports import Report
-from spark_ckpt.epochs.identity import Confirmed, Found, Standing, known, reconciled
+from spark_ckpt.endpoints.identities import reconciled
+from spark_ckpt.epochs.identity import Confirmed, Found
 from spark_ckpt.epochs.records import Manifest, SinkAck
-from spark_ckpt.epochs.restore import LATEST, RestoreTarget, newest_whole, unpublished_rows
-from spark_ckpt.epochs.ways_back import choice_unseen, way_back, whole_manifests
+from spark_ckpt.epochs.restore import LATEST, RestoreTarget, newest_whole
+from spark_ckpt.epochs.ways_back import choice_unseen, way_back
 from spark_ckpt.errors import CkptError, EpochDamaged, PublishFailed
-from spark_ckpt.store.epoch_log import EpochLog
 
 # -- The truth about an operated job, independent of its log: content of commits, shown rows, accepted repetitions.
 #
@@ -311,12 +311,10 @@ class OperatedDriver:
         found = Found({SOURCE: {"topic": topic}}, {sink: {"table": each.identity} for sink, each in targets.items()})
         log_state = self.log.state()
         choice = choice_unseen(log_state, start.restore, self.log.manifest, self.log.verify)
-        _standing(self.log, choice.base, unpublished_rows(choice.base, choice.unpublished), found, start)
+        reconciled(self.log, log_state, choice.base, choice.unpublished, found, start.confirmed)
         point = self.log.begin_incarnation(HOLDER, start.restore, 1_000, takeover=True, taken_back=taken_back)
         self.point = point
-        standing = _standing(
-            self.log, point.manifest, unpublished_rows(point.manifest, point.unpublished), found, start
-        )
+        standing = reconciled(self.log, self.log.state(), point.manifest, point.unpublished, found, start.confirmed)
         self.fresh = bool(standing.fresh)
         self.core = core_of(shape, point, self.log.state().acked, standing)
         self.now_ms = 0
@@ -442,16 +440,6 @@ class OperatedDriver:
         """Write acknowledgements and the lease release to the log."""
         self.log.record_acks(self.point.incarnation, self.core.publication.acks)
         self.log.release(self.point.incarnation)
-
-
-def _standing(
-    log: EpochLog, base: Manifest, unpublished: Mapping[str, list[Manifest]], found: Found, start: Start
-) -> Standing:
-    log_state = log.state()
-    said = known(
-        log_state, base, log.manifest, lambda: whole_manifests(log_state, base.epoch, log.manifest, log.verify)
-    )
-    return reconciled(said, found, start.confirmed, unpublished, log_state.last)
 
 
 def merged(start: Start, restore: RestoreTarget, new_sink: str, new_source: str) -> Start:

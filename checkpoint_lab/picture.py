@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections import deque
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from types import FunctionType
@@ -131,11 +131,6 @@ def _names(kind: type) -> tuple[str, ...]:
 
 
 _PICTURED: dict[type, tuple[str, ...]] = {}
-
-
-def of_attributes(value: object, but: Collection[str]) -> Hashable:
-    """Return a picture of an object's attributes, without those in `but`."""
-    return tuple(_named(name, each) for name, each in vars(value).items() if name not in but)
 
 
 def unordered(values: Iterable[Any]) -> Hashable:

@@ -17,6 +17,7 @@ from checkpoint_lab.world import CALM, Scalar
 from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.machine import ProtocolViolation
 from spark_ckpt.errors import TraceInvalid
+from spark_ckpt.wording import complaint
 
 Told = tuple[int, str, str, str, int]
 """A moment: step, process, kind, label, number of the message or -1."""
@@ -217,6 +218,4 @@ def _line_of(path: Path, number: int, text: bytes) -> Scheduled | Chosen | Judge
     try:
         return _LINES.validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the line"
-        raise TraceInvalid(f"{path}, line {number}: {where}: {first['msg']}") from None
+        raise TraceInvalid(f"{path}, line {number}: {complaint(error, 'the line')}") from None

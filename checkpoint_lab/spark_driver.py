@@ -47,11 +47,12 @@ from spark_ckpt.coordination.messages import (
     SourcesPinned,
 )
 from spark_ckpt.coordination.protocol import EpochProtocol
-from spark_ckpt.epochs.identity import Confirmed, Found, Standing, known, reconciled
+from spark_ckpt.endpoints.identities import reconciled
+from spark_ckpt.epochs.identity import Confirmed, Found, Standing
 from spark_ckpt.epochs.records import Holder, Manifest, SinkAck
-from spark_ckpt.epochs.restore import LATEST, RecoveryPoint, RestoreTarget, unpublished_rows
+from spark_ckpt.epochs.restore import LATEST, RecoveryPoint, RestoreTarget
 from spark_ckpt.epochs.retention import Retention, garbage, kept_epochs, segments, staged_files, state_files
-from spark_ckpt.epochs.ways_back import choice_unseen, way_back, whole_manifests
+from spark_ckpt.epochs.ways_back import choice_unseen, way_back
 from spark_ckpt.errors import CkptError, Fenced, RunFailed
 from spark_ckpt.store.epoch_log import EpochLog
 
@@ -80,14 +81,7 @@ def standing(log: EpochLog, target: RestoreTarget, found: Found) -> Standing:
     """
     log_state = log.state()
     choice = choice_unseen(log_state, target, log.manifest, log.verify)
-    unpublished = unpublished_rows(choice.base, choice.unpublished)
-    said = known(
-        log_state,
-        choice.base,
-        log.manifest,
-        lambda: whole_manifests(log_state, choice.base.epoch, log.manifest, log.verify),
-    )
-    return reconciled(said, found, Confirmed(), unpublished, log_state.last)
+    return reconciled(log, log_state, choice.base, choice.unpublished, found, Confirmed())
 
 
 # -- Commits of one driver on their way to the log, which may answer late or after the driver's end.

@@ -118,7 +118,6 @@ STEP, LANE, MARGIN_X, MARGIN_Y = 16, 70, 120, 56
 LEGEND = 74
 FOLD = 1_280
 """Maximal width of a page; a longer diagram continues in a band below."""
-PROTOCOL_KINDS = frozenset({"drop", "lose"})
 LEASE = {
     "elected": ("primary", -10),
     "issue": ("lease to {}", -10),

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import checkpoint_lab as sim
-from checkpoint_lab.cli.simulate import chosen_graph, refuse_many_ways
+from checkpoint_lab.cli.simulate import asked, chosen_graph, refuse_many_ways
 from checkpoint_lab.recorded_job import HOPS, RecordedJob, read_job
 from checkpoint_lab.timed import LATENCIES
 from checkpoint_protocols.graph import COORDINATOR, Graph
@@ -190,13 +190,12 @@ def _options(written: Mapping[str, str]) -> dict[str, dict[str, Json]]:
     known = {name for protocol in MENU.values() for name in protocol.options}
     if unknown := sorted(set(written) - known):
         raise ConfigInvalid(f"no protocol has an option {unknown[0]!r}", hint=f"there are: {', '.join(sorted(known))}")
-    try:
-        return {
+    return asked(
+        lambda: {
             name: sim.options_of(name, {key: value for key, value in written.items() if key in protocol.options})
             for name, protocol in MENU.items()
         }
-    except sim.NotOnTheMenu as error:
-        raise ConfigInvalid(error.what, hint=f"there are: {', '.join(error.options)}") from error
+    )
 
 
 def _print(load: Workload, measured: Mapping[str, Sequence[sim.Measurement]], stores_state: str) -> None:

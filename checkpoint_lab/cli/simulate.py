@@ -23,7 +23,7 @@ from spark_ckpt.cli.options import AsJson, Interval, ProtocolOptions, Timeout, p
 from spark_ckpt.cli.output import print_facts, print_json, print_line, write_file
 from spark_ckpt.connector import Json
 from spark_ckpt.errors import ConfigInvalid
-from spark_ckpt.wording import counted
+from spark_ckpt.wording import complaint, counted
 
 # -- Graphs by name, or from a JSON file: `{"processes": ["s", "a", "k"], "channels": [["s", "a"], ["a", "k"]]}`.
 
@@ -87,9 +87,7 @@ def _read(path: Path, inputs: int) -> Graph:
         described = GraphFile.model_validate_json(text)
         graph = Graph(path.stem, tuple((source, target) for source, target in described.channels))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise _invalid(path, f"{where}: {first['msg']}") from error
+        raise _invalid(path, complaint(error, "the file")) from error
     except ProtocolViolation as error:
         raise _invalid(path, error.what) from error
     refuse_many_ways(str(path), graph, inputs)
@@ -228,7 +226,7 @@ def simulate(
         refuse_other_options(context)
         _again(replay, diagram, everything, as_json)
         return
-    graph = graph or _asked(lambda: sim.graphs_of(protocol))[0]
+    graph = graph or asked(lambda: sim.graphs_of(protocol))[0]
     own = chosen_graph(graph, inputs) if graph.endswith(".json") else None
     crashes = tuple(sim.Crash(*process_at(each, "STEP", "a@20")) for each in crash or ())
     scenario = sim.Scenario(
@@ -253,7 +251,7 @@ def simulate(
         _one(scenario, diagram, everything, record, as_json)
 
 
-def _asked(question: Callable[[], T]) -> T:
+def asked(question: Callable[[], T]) -> T:
     """Return the simulator's answer. Raises `ConfigInvalid` for a name that the simulator does not have."""
     try:
         return question()
@@ -262,7 +260,7 @@ def _asked(question: Callable[[], T]) -> T:
 
 
 def _one(scenario: sim.Scenario, diagram: Path | None, everything: bool, record: Path | None, as_json: bool) -> None:
-    outcome = _asked(scenario.run)
+    outcome = asked(scenario.run)
     if record is not None:
         write_recording(record, scenario, outcome)
     print_outcome(scenario, outcome, diagram, everything, as_json, smallest=True)
@@ -283,13 +281,13 @@ def refuse_together(schedules: int, record: Path | None, folder: Path | None) ->
 
 def _run_on_spark(scenario: sim.Scenario, folder: Path) -> sim.ScheduleOutcome:
     """Run the scenario in streaming queries of one session. Raises `ConfigInvalid`, `EnvironmentUnfit`."""
-    world = _asked(lambda: executed_world.prepared(scenario))
+    world = asked(lambda: executed_world.prepared(scenario))
     with spark_for("simulate") as session:
         from checkpoint_lab.spark_executor import SparkExecutor  # only this run needs pandas and PySpark
 
         executor = SparkExecutor(session(), folder)
         try:
-            return _asked(lambda: world.run(executor))
+            return asked(lambda: world.run(executor))
         finally:
             executor.close()
 
@@ -323,7 +321,7 @@ def print_outcome(
 
 def _again(file: Path, diagram: Path | None, everything: bool, as_json: bool) -> None:
     """Print a recorded run and the difference of its replay, if any."""
-    recorded, differs = _asked(lambda: read_replay(file))
+    recorded, differs = asked(lambda: read_replay(file))
     error = recorded.judged.error
     told = sim.story(recorded.moments, everything)
     if diagram is not None:
@@ -391,7 +389,7 @@ def _fields(scenario: sim.Scenario, outcome: sim.ScheduleOutcome) -> dict[str, J
 
 
 def _many(scenario: sim.Scenario, schedules: int, processes: int, as_json: bool) -> None:
-    report = _asked(lambda: sim.many(scenario, schedules, processes))
+    report = asked(lambda: sim.many(scenario, schedules, processes))
     failed = [outcome.seed for outcome in report.failures]
     facts: dict[str, Json] = {
         "protocol": report.protocol,

@@ -25,7 +25,6 @@ from spark_ckpt.errors import CkptError
 class Reason(StrEnum):
     """Reason of an epoch. The last two are final: no epoch follows them in this incarnation."""
 
-    INITIAL = "initial"
     INTERVAL = "interval"
     SAVEPOINT = "savepoint"
     STOP = "stop"

@@ -10,7 +10,8 @@ from dataclasses import replace
 from checkpoint_lab import operated_driver, spark_operated
 from spark_ckpt.coordination import publication
 from spark_ckpt.coordination.publication import Publication
-from spark_ckpt.epochs import restore, sinks_behind, ways_back
+from spark_ckpt.endpoints import identities
+from spark_ckpt.epochs import identity, restore, sinks_behind, ways_back
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.log_state import IncarnationEntry, LogState
 from spark_ckpt.epochs.sinks_ahead import beyond, refusal
@@ -51,8 +52,8 @@ def the_error_of_a_damaged_newest_epoch_names_no_sinks(monkeypatch):
 
 def a_confirmation_is_named_without_the_epoch(monkeypatch):
     """A user who follows the advice restores the newest epoch."""
-    known = operated_driver.known
-    monkeypatch.setattr(operated_driver, "known", lambda *what: replace(known(*what), restore=None))
+    known = identity.known
+    monkeypatch.setattr(identity, "known", lambda *what: replace(known(*what), restore=None))
 
 
 def a_new_sink_is_given_epochs_of_the_time_before(monkeypatch):
@@ -128,8 +129,8 @@ def a_source_is_compared_with_the_newest_epoch(monkeypatch):
         latest = max(log_state.by_id, default=0)
         return replace(found, sources=read(latest).source_identities) if latest else found
 
-    known = operated_driver.known
-    monkeypatch.setattr(operated_driver, "known", newest)
+    known = identity.known
+    monkeypatch.setattr(identity, "known", newest)
 
 
 def a_replaced_source_goes_on_at_the_old_ones_cursor(monkeypatch):
@@ -149,7 +150,7 @@ def a_new_sink_is_sent_back_to_any_epoch(monkeypatch):
     def every(log_state, newest, read, _verify):
         return (read(each.epoch) for each in log_state.ancestry(newest))
 
-    monkeypatch.setattr(operated_driver, "whole_manifests", every)
+    monkeypatch.setattr(identities, "whole_manifests", every)
 
 
 def the_damaged_file_is_looked_for_in_the_errors_words(monkeypatch):
