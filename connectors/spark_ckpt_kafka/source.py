@@ -114,6 +114,7 @@ _BY_OFFSET = 'write start="earliest", "latest" or {topic: {partition: offset}}'
 _TO_THE_END = "job.start(availableNow=True) ends a job at the topics' ends"
 
 _OURS = {
+    "bootstrap.servers": "write bootstrap_servers=",
     "subscribe": 'write topic="orders" or topics=["orders", "refunds"]',
     "subscribePattern": 'write pattern="orders-.*"',
     "assign": "a job reads all partitions of its topics: write topic=, topics= or pattern=",
@@ -128,7 +129,7 @@ _OURS = {
 _SPARKS = {
     **_OURS,
     "group_id": "a job keeps its offsets in the store; shown_group= shows them in a consumer group",
-    "servers": "write bootstrap_servers=",
+    "servers": _OURS["bootstrap.servers"],
     **{name: f'write options={{"{name}": ...}}' for name in sorted(_READER_OPTIONS)},
 }
 

@@ -183,6 +183,7 @@ def test_reader_options_that_cannot_work_are_refused(options: dict[str, Any]) ->
         {"topic": "a", "pattern": "b"},
         {"pattern": "("},
         {"topic": "a", "options": {"subscribe": "b"}},
+        {"topic": "a", "options": {"kafka.bootstrap.servers": "b:9092"}},
         {"topic": "a", "options": {"maxOffsets": 1}},
     ],
 )
