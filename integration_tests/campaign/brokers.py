@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from integration_tests.broker import Broker
@@ -17,9 +19,7 @@ from integration_tests.survival.process import Driver
 def broker_kills(broker: Broker, folder: Path, trials: int, seed: int, results: Results) -> None:
     """Kill the broker `trials` times under one driver, each time 0 to 2 s after a commit and for up to 5 s."""
     draw = random.Random(seed)
-    job = hard_job(broker.servers, folder / "brokers", draw.randrange(10**6))
-    try:
-        driver = job.lives.start(*ARGUMENTS)
+    with _one_driver(broker.servers, folder / "brokers", draw, results) as (job, driver):
         for _ in range(trials):
             _work_on(job, driver)
             time.sleep(draw.uniform(0, 2))  # a random moment of the kill
@@ -27,10 +27,6 @@ def broker_kills(broker: Broker, folder: Path, trials: int, seed: int, results: 
             time.sleep(draw.uniform(0, 5))  # a random duration
             broker.start()
             results.add("broker killed", {"incarnations": len(driver.events("started"))})
-        driver.kill()
-        drain(job, results)
-    finally:
-        job.close()
 
 
 def leader_kills(cluster: BrokerCluster, folder: Path, trials: int, seed: int, results: Results) -> None:
@@ -39,9 +35,7 @@ def leader_kills(cluster: BrokerCluster, folder: Path, trials: int, seed: int, r
     Two replicas are left of each partition, so the same incarnation has to continue.
     """
     draw = random.Random(seed)
-    job = hard_job(cluster.servers, folder / "leaders", draw.randrange(10**6))
-    try:
-        driver = job.lives.start(*ARGUMENTS)
+    with _one_driver(cluster.servers, folder / "leaders", draw, results) as (job, driver):
         for _ in range(trials):
             _work_on(job, driver)
             broker, pauses = draw.choice(cluster.mortal), draw.random() < 0.3
@@ -56,7 +50,17 @@ def leader_kills(cluster: BrokerCluster, folder: Path, trials: int, seed: int, r
             broker.resume() if pauses else broker.start()
             cluster.wait_until_whole()
             kind = "leader paused" if pauses else "leader killed"
-            results.add(kind, {"incarnations": len(driver.events("started"))})
+            incarnations = len(driver.events("started"))
+            results.add(kind, {"incarnations": incarnations}, "" if incarnations == 1 else "another incarnation began")
+
+
+@contextmanager
+def _one_driver(servers: str, folder: Path, draw: random.Random, results: Results) -> Iterator[tuple[KafkaJob, Driver]]:
+    """Run one driver of a new job; at the end let another one drain the input, and compare the whole output."""
+    job = hard_job(servers, folder, draw.randrange(10**6))
+    try:
+        driver = job.lives.start(*ARGUMENTS)
+        yield job, driver
         driver.kill()
         drain(job, results)
     finally:
