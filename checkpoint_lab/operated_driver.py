@@ -15,7 +15,7 @@ from checkpoint_lab.spark_store import JOB, Backup, Shared
 from checkpoint_lab.violations import ensure
 from checkpoint_protocols.ids import Epoch, Incarnation
 from checkpoint_protocols.machine import Effect, Event
-from spark_ckpt.connector import EpochOutput, Json, PublishedEpoch, SinkContext
+from spark_ckpt.connector import Cursor, EpochOutput, Json, PublishedEpoch, SinkContext
 from spark_ckpt.connector_parts.sink_rules import SinkMarker, is_published, marker_of
 from spark_ckpt.content import damaged
 from spark_ckpt.coordination.job_shape import JobShape, SinkPlace
@@ -38,11 +38,11 @@ from spark_ckpt.coordination.messages import (
 )
 from spark_ckpt.coordination.reports import Report
 from spark_ckpt.endpoints.identities import reconciled
-from spark_ckpt.epochs.identity import Confirmed, Found
+from spark_ckpt.epochs.identity import Confirmed, Found, past_losses, with_confirmation
 from spark_ckpt.epochs.records import Manifest, SinkAck
 from spark_ckpt.epochs.restore import LATEST, RestoreTarget, newest_whole
 from spark_ckpt.epochs.ways_back import choice_unseen, way_back
-from spark_ckpt.errors import CkptError, EpochDamaged, PublishFailed
+from spark_ckpt.errors import CkptError, EpochDamaged, PublishFailed, RowsLost
 
 # -- The truth about an operated job, independent of its log: content of commits, shown rows, accepted repetitions.
 #
@@ -149,6 +149,10 @@ class OperatedStore(Shared):
     reads: dict[str, tuple[Read, ...]] = field(default_factory=dict)
     decisions: dict[str, Decided] = field(default_factory=dict)
     by_number: dict[int, Decided] = field(default_factory=dict)
+    begins: Counter[str] = field(default_factory=Counter)
+    """Number of the oldest row that each topic still has."""
+    accepted_losses: dict[int, int] = field(default_factory=dict)
+    """Per incarnation the number of the oldest row that its source had when an operator accepted the loss of older ones."""
     _due: tuple[tuple[int, int], frozenset[str]] | None = None
     """Length of the log and its unpublished files at that length."""
 
@@ -180,7 +184,8 @@ class OperatedStore(Shared):
         cursor = _cursor(manifest)
         begun = base.cursor.number if base and base.cursor.topic == cursor.topic else 0
         ensure(cursor.number >= begun, "O1", f"epoch {manifest.epoch} reads {cursor} again, it stood at {begun}")
-        reads = tuple(Read(cursor.topic, number) for number in range(begun, cursor.number))
+        oldest = self.accepted_losses.get(manifest.incarnation, 0)
+        reads = tuple(Read(cursor.topic, number) for number in range(max(begun, oldest), cursor.number))
         shown = {sink: self._rows(manifest, sink) for sink in SINKS}
         held = {
             sink: tuple(row for file in each.files for row in self.reads[file.path])
@@ -313,9 +318,12 @@ class OperatedDriver:
         choice = choice_unseen(log_state, start.restore, self.log.manifest, self.log.verify)
         reconciled(self.log, log_state, choice.base, choice.unpublished, found, start.confirmed)
         point = self.log.begin_incarnation(HOLDER, start.restore, 1_000, takeover=True, taken_back=taken_back)
-        self.point = point
+        self.point, self.start = point, start
         standing = reconciled(self.log, self.log.state(), point.manifest, point.unpublished, found, start.confirmed)
         self.fresh = bool(standing.fresh)
+        standing = past_losses(standing, start.confirmed, point.manifest.cursors, {SOURCE: self._past_lost})
+        if SOURCE in start.confirmed.lost_rows:
+            store.accepted_losses[point.incarnation] = store.begins[topic]
         self.core = core_of(shape, point, self.log.state().acked, standing)
         self.now_ms = 0
         self.timers: list[tuple[int, Event]] = []
@@ -327,12 +335,26 @@ class OperatedDriver:
         self._begin()
 
     def _begin(self) -> None:
-        pinned: dict[str, Json] = {"topic": self.topic, "n": 0}
+        oldest = self.store.begins[self.topic]
+        pinned: dict[str, Json] = {"topic": self.topic, "n": oldest}
+        if SOURCE not in self.core.cut.cursors:
+            self.store.accepted_losses[self.point.incarnation] = (
+                oldest  # no epoch has a position that rows are lost after
+            )
         self.tell(SourcesPinned({} if SOURCE in self.core.cut.cursors else {SOURCE: pinned}))
         at = self.cursor
         ensure(at.topic == self.topic, "O11", f"{self.topic} is read from {at}, a position in another topic")
+        if self.ending is None and at.number < oldest:
+            lost = RowsLost(
+                f"{self.topic} begins at {oldest}, the job has read it up to {at.number}", hint="keep rows longer"
+            )
+            self.ending = End(Outcome.FAILED, with_confirmation(lost, SOURCE, self.start.restore))
         if self.ending is None:
             self.tell(QueryStarting(behind=True))
+
+    def _past_lost(self, cursor: Cursor) -> Cursor:
+        """Return the source's cursor behind the rows that its topic has lost."""
+        return {**cursor, "n": max(int(str(cursor["n"])), self.store.begins[self.topic])}
 
     @property
     def cursor(self) -> Read:
@@ -442,14 +464,16 @@ class OperatedDriver:
         self.log.release(self.point.incarnation)
 
 
-def merged(start: Start, restore: RestoreTarget, new_sink: str, new_source: str) -> Start:
-    """Return the start with the step that an error's advice adds."""
+def merged(start: Start, restore: RestoreTarget, named: Mapping[str, str]) -> Start:
+    """Return the start with the step that an error's advice adds. `named`: names by kind of confirmation."""
     confirmed = start.confirmed
+    sink, source, lost = ({named[kind]} if kind in named else set() for kind in ("new_sink", "new_source", "lost_rows"))
     return Start(
         restore,
         replace(
             confirmed,
-            new_sinks=confirmed.new_sinks | ({new_sink} if new_sink else set()),
-            new_sources=confirmed.new_sources | ({new_source} if new_source else set()),
+            new_sinks=confirmed.new_sinks | sink,
+            new_sources=confirmed.new_sources | source,
+            lost_rows=confirmed.lost_rows | lost,
         ),
     )

@@ -76,6 +76,8 @@ TROUBLES = (
 """Kinds of operator actions and damage in one schedule of an operated job; empty for all of them but the next."""
 TAKES_BACK = ("take back", "restore", "replace", "publish", "crash")
 """The same where an operator restores older versions of sinks, too: of one seed in seven."""
+FORGETS = ("forget", "restore", "replace", "publish", "crash")
+"""The same where the source loses rows, too: of another seed in seven."""
 OPERATED_STEPS = 150
 OPERATED_FAULT_RATE = 0.15
 
@@ -335,7 +337,7 @@ def operated_world(seed: int, core_of: CoreOf = shipped) -> OperatedWorld:
     trouble. Every fourth job is long.
     """
     patient = (("tap",), (), ("tap", "out"))[seed % 3]
-    troubles = TAKES_BACK if seed % 7 == 4 else TROUBLES[seed // 3 % len(TROUBLES)]
+    troubles = {4: TAKES_BACK, 3: FORGETS}.get(seed % 7, TROUBLES[seed // 3 % len(TROUBLES)])
     return OperatedWorld(core_of, patient, troubles, LONG if seed % 4 == 3 else SHORT)
 
 

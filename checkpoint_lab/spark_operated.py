@@ -63,7 +63,7 @@ _WAY = re.compile(r"job\.start\(([^)]*)\)")
 _RESTORE = re.compile(r"restore=(\d+)")
 _ACCEPTED = re.compile(r"accept-loss STORE --epoch (\d+) --incarnation (\d+)")
 _DECLARED = re.compile(r"declare (\w+) (\d+)")
-_CONFIRMED = re.compile(r"accept_new_(sink|source)='(\w+)'")
+_CONFIRMED = re.compile(r"accept_(new_sink|new_source|lost_rows)='(\w+)'")
 
 
 class NamedTarget(NamedTuple):
@@ -168,6 +168,8 @@ class OperatedWorld(World):
         found: list[Choice] = [("back up",), ("sweep",)] if self.store.rows else []
         found += [("damage", number) for number in range(len(self._precious()))]
         found += [("replace", name) for name in (SOURCE, *SINKS)]
+        if "forget" in self.troubles:
+            found += [("forget", upto) for upto in self._losses()]
         if "take back" in self.troubles:
             found += [("take back", sink, at) for sink in SINKS for at in self._versions_of(sink)]
         if self.driver is not None:
@@ -187,6 +189,12 @@ class OperatedWorld(World):
 
     def _epochs(self) -> list[int]:
         return [0, *sorted(self.store.look().state().by_id)]
+
+    def _losses(self) -> set[int]:
+        """Return numbers of rows that may become the oldest ones: one and three behind the newest epoch's position."""
+        newest = self.store.by_number.get(self.store.look().state().latest) if self.store.rows else None
+        read = newest.cursor.number if newest and newest.cursor.topic == self.topic else 0
+        return {upto for upto in (read + 1, read + 3) if self.store.begins[self.topic] < upto <= self.rows}
 
     def _versions_of(self, sink: str) -> set[int]:
         """Return the versions of a sink's table that an operator may restore: the first and the last but one."""
@@ -233,7 +241,9 @@ class OperatedWorld(World):
             self.truth.gone_back(driver.point.manifest.epoch)
         if driver.fresh:
             self.truth.begun_again(self.topic, driver.point.manifest.epoch)
-        self.driver, self.start, self.error, self.whim, self.obeyed = driver, Start(), None, False, 0
+        self.driver, self.start, self.error, self.whim = driver, Start(), None, False
+        # A driver that ends at once has not begun: its error may name the step that was just followed.
+        self.obeyed = self.obeyed if driver.ending else 0
         for target in self.targets.values():
             target.backup = None
 
@@ -289,7 +299,7 @@ class OperatedWorld(World):
             self._judge_plan(int(restore[1]))
         self.tell("operator", "recover", f"obeys: job.start({way})")
         self.whim = self.whim and to == self.start.restore
-        self.start, self.error = merged(self.start, to, names.get("sink", ""), names.get("source", "")), None
+        self.start, self.error = merged(self.start, to, names), None
 
     def _judge_plan(self, back: int) -> None:
         """O6: the error named every other sink that shows rows which will be repeated."""
@@ -391,6 +401,11 @@ class OperatedWorld(World):
             self.truth.targets[name].append(self.targets[name])
         self.tell("operator", "failed", f"{name} is another one")
 
+    def _do_forget(self, upto: int) -> None:
+        """Retention deletes the rows of the topic before `upto`; the driver is dead."""
+        self.driver, self.store.begins[self.topic] = None, upto
+        self.tell("operator", "failed", f"{self.topic} begins at {upto}")
+
     def _do_take_back(self, sink: str, number: int) -> None:
         """Restore an older version of a sink's table; the driver is dead."""
         self.driver = None
@@ -473,5 +488,5 @@ class OperatedWorld(World):
 
 
 _FAULTS = frozenset(
-    {"crash", "store", "damage", "damage due", "replace", "restore", "back up", "lose", "sweep", "take back"}
+    {"crash", "store", "damage", "damage due", "replace", "restore", "back up", "lose", "sweep", "take back", "forget"}
 )

@@ -138,6 +138,7 @@ class JobSettings(TypedDict, total=False):
     accept_new_source: str | Sequence[str]
     accept_moved: str | Sequence[str]
     accept_dropped_operator: str | Sequence[str]
+    accept_lost_rows: str | Sequence[str]
     run_dir: str | None
     local_dir: str | Path | None
     trace_dir: str | Path | None
@@ -253,6 +254,9 @@ class JobConfig(BaseModel):
     )
     accept_dropped_operator: Names = Field(
         (), description="names of removed operators: the job continues without their state"
+    )
+    accept_lost_rows: Names = Field(
+        (), description="names of sources that have lost unread rows: each continues at its first row behind them"
     )
     run_dir: str | None = Field(None, description="Spark's own checkpoint, disposable; default: inside the store")
     local_dir: Path | None = Field(

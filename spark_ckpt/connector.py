@@ -128,6 +128,18 @@ class KeepsUnchanged(Protocol):
 
 
 @runtime_checkable
+class SkipsLost(Protocol):
+    """A source that can continue although rows after the cursor are lost. Its `read` raises `RowsLost` then."""
+
+    def past_lost(self, spark: SparkSession, cursor: Cursor) -> Cursor:
+        """Return the position of the first row after `cursor` that is behind every lost row; `cursor` itself if no row
+        is lost.
+
+        Called if the user has confirmed the loss, and again at each restart until an epoch has the new cursor.
+        """
+
+
+@runtime_checkable
 class LimitsBatches(Protocol):
     """A source whose stream obeys a limit of rows per batch (Spark's admission control, `ReadMaxRows`)."""
 

@@ -407,6 +407,12 @@ class SourceSilent(SourceInvalid):
     retriable = True
 
 
+class RowsLost(SourceInvalid):
+    """A source no longer has rows that the job has not read: retention, VACUUM or a broker deleted them."""
+
+    condition = "CKPT_ROWS_LOST"
+
+
 class SourceUndone(SourceInvalid):
     """The job that sends over an edge restored an older epoch. This job has rows that the sender has undone."""
 

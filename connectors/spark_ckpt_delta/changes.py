@@ -14,12 +14,13 @@ import pyarrow.fs as pafs
 
 from spark_ckpt.connector import Cursor
 from spark_ckpt.delta_files import LOG, commit_path
-from spark_ckpt.errors import FormatUnknown, LogDamaged, SourceInvalid, SourceSilent
+from spark_ckpt.errors import FormatUnknown, LogDamaged, RowsLost, SourceInvalid, SourceSilent
 from spark_ckpt_delta.log import (
     AppendedFiles,
     TableFile,
     filesystem,
     newest_listed,
+    oldest_readable,
     read_commit,
     read_entry,
     snapshot_files,
@@ -146,25 +147,57 @@ class History:
                 return files
         raise SourceInvalid(
             f"{self._table}: the log does not reach version {end.version}, which the job has read",
-            hint="the table was replaced or its log was cut; restore it, or read the table "
-            "from its start under another source name",
+            hint="the table was replaced or its log was cut; restore it, or start the job again as it is",
         )
 
     def require(self, position: Position, newest: int) -> None:
-        """Raise `SourceInvalid` unless the source can continue at `position`. `newest` is the table's current
-        version.
+        """Raise `RowsLost` unless the log has everything from `position` on. `newest` is the table's current version.
+
+        Raises `SourceInvalid` for a partly read version that it would skip.
         """
         if position.version > newest + 1:
-            raise SourceInvalid(
+            raise RowsLost(
                 f"{self._table} is at version {newest}, the job has read up to {position.version - 1}",
-                hint="the log was cut or replaced; restore it, or read the table "
-                "from its start under another source name",
+                hint="the log was cut or replaced: restore it",
             )
         # Without its hint at the last checkpoint, a cleaned log would keep a reader waiting.
         if self._files(position) is None and position.version <= newest:
             raise self._cleaned(position.version)
         if position.index and not position.snapshot and self._on_change == "skip":
             self._require_not_skipped(position.version)
+
+    def past_lost(self, position: Position, newest: int) -> Position:
+        """Return the position behind every commit that the log no longer has, and every file that is gone; `position`
+        itself if nothing is.
+
+        `newest`: the table's current version. Rows between two lost files are skipped too: a position is one place.
+        """
+        if position.version > newest + 1:
+            return Position(position.table, newest + 1)
+        first, oldest = position.version + position.snapshot, oldest_readable(self.system, newest)
+        there = position
+        if position.snapshot and not self._has_snapshot(position):
+            there = position.following()
+        if first < oldest:
+            there = Position(position.table, oldest)
+        for version in range(max(first, oldest), newest + 1):
+            commit = read_commit(self.system, version)
+            unread = there.index if version == there.version and not there.snapshot else 0
+            # None: log cleanup ran since the listing. Versions that change rows are not read, or refused.
+            if commit is None or not (commit.changes_rows or self._are_there(commit.added[unread:])):
+                there = Position(position.table, version + 1)
+        return there
+
+    def _has_snapshot(self, position: Position) -> bool:
+        try:
+            files = snapshot_files(self._table, self._storage_options, position.version)
+        except FileNotFoundError:
+            return False
+        return self._are_there(files[position.index :])
+
+    def _are_there(self, files: Sequence[TableFile]) -> bool:
+        infos = self.system.get_file_info([file.path for file in files]) if files else []
+        return all(info.type == pafs.FileType.File for info in infos)
 
     def _require_not_skipped(self, version: int) -> None:
         """Raise `SourceInvalid` for a partly read version that on_change='skip' skips: its other rows would be lost."""
@@ -205,10 +238,9 @@ class History:
         try:
             files = snapshot_files(self._table, self._storage_options, version)
         except FileNotFoundError as error:
-            raise SourceInvalid(
+            raise RowsLost(
                 f"{self._table}: the job has not finished reading the snapshot of version {version}: {error}",
-                hint="raise delta.logRetentionDuration and delta.deletedFileRetentionDuration; read the table "
-                "under another source name",
+                hint="raise delta.logRetentionDuration and delta.deletedFileRetentionDuration",
             ) from error
         for file in files:
             check_file(self._table, file)
@@ -260,8 +292,8 @@ class History:
         if newest is not None and found is not None and sha256(found).digest() != newest.digest:
             raise SourceInvalid(
                 f"{self._table}: version {newest.version}, which the job has read, is another commit now",
-                hint="the table was restored to an older state and written again: restore its log, or read the table from its "
-                "start under another source name",
+                hint="the table was restored to an older state and written again: restore its log; or start the job again, "
+                "which does not read the rows of this version and older ones",
                 version=newest.version,
             )
         self._newest_read = commit
@@ -281,10 +313,10 @@ class History:
             # Delta takes this file for a hint, and lists the log if it is damaged or half written.
             return newest_listed(self.system)
 
-    def _cleaned(self, version: int) -> SourceInvalid:
-        return SourceInvalid(
+    def _cleaned(self, version: int) -> RowsLost:
+        return RowsLost(
             f"{self._table}: the log no longer has version {version}, which the job still has to read",
-            hint="raise delta.logRetentionDuration on the table; read it from 'earliest' under another source name",
+            hint="raise delta.logRetentionDuration on the table",
         )
 
     def _check(self, commit: AppendedFiles, table_id: str) -> None:
@@ -315,9 +347,7 @@ class History:
         changed = [column["name"] for column in self._columns if not same(fields.get(column["name"]), column["type"])]
         if changed:
             again = "start the job again: it then reads the columns that the table has now, so adapt the job to them"
-            other = (
-                "the rows have other types than the table now: read it under another source name, with start='earliest'"
-            )
+            other = "the rows have other types than the table now: start the job with a new store, and start='earliest'"
             raise SourceInvalid(
                 f"{self._table}: version {version} changes or drops columns that the job reads: {', '.join(changed)}",
                 hint=again if version > self._seen else other,
@@ -374,6 +404,6 @@ def another_table(table: str, version: int | None = None) -> SourceInvalid:
     """Return the error for a table that was dropped and re-created under the same path."""
     return SourceInvalid(
         f"{table} is another table than the one whose position the job has",
-        hint="it was dropped and re-created; read it under another source name",
+        hint="it was dropped and re-created: start the job again, which names the confirmation to read the new one",
         version=version,
     )

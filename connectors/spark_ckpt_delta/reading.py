@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from spark_ckpt.errors import SourceInvalid
+from spark_ckpt.errors import RowsLost, SourceInvalid
 from spark_ckpt_delta.log import BOUNDED, TableFile
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def read_file(
 
     `zone`: of partition values that are timestamps without a zone.
 
-    Raises `SourceInvalid` if the file is missing, or has a null that `schema` forbids.
+    Raises `RowsLost` if the file is missing, and `SourceInvalid` for a null that `schema` forbids.
     """
     try:
         with system.open_input_file(file.path) as opened:
@@ -41,9 +41,9 @@ def read_file(
                 _check_nulls(table, file, fitted)
                 yield fitted
     except FileNotFoundError as error:
-        raise SourceInvalid(
+        raise RowsLost(
             f"{table}: {file.path} is gone, but the job still has to read it",
-            hint="raise delta.deletedFileRetentionDuration and vacuum less; read the table under another source name",
+            hint="raise delta.deletedFileRetentionDuration and vacuum less",
         ) from error
 
 

@@ -174,21 +174,14 @@ class DeltaSource:
         return Position(table, newest, snapshot=True).cursor()
 
     def read(self, spark: SparkSession, cursor: Cursor) -> DataFrame:
-        """Return a streaming DataFrame of the files after `cursor`, with the table's columns. Raises
-        `SourceInvalid`.
+        """Return a streaming DataFrame of the files after `cursor`, with the table's columns. Raises `SourceInvalid`, or
+        `RowsLost` if the log no longer has everything after it.
         """
         opened = self._open()
         position = Position.of(cursor)
         if str(opened.metadata().id) != position.table:
             raise another_table(self._settings.table)
-        schema = table_schema(opened)
-        history = History(
-            self._settings.table,
-            self._settings.storage_options,
-            self._settings.on_change,
-            schema.jsonValue()["fields"],
-            opened.version(),
-        )
+        schema, history = table_schema(opened), self._history(opened)
         # The driver checks: the same error in Spark's planner process would arrive as a failed query with a
         # traceback.
         history.require(position, opened.version())
@@ -206,6 +199,11 @@ class DeltaSource:
             .option("cursor", json.dumps(position.cursor()))
             .load()
         )
+
+    def past_lost(self, spark: SparkSession, cursor: Cursor) -> Cursor:
+        """Return the cursor behind commits that log cleanup removed, and files that VACUUM removed."""
+        opened = self._open()
+        return self._history(opened).past_lost(Position.of(cursor), opened.version()).cursor()
 
     def cursor(self, offset: str, previous: Cursor) -> Cursor:
         """Return the cursor of an offset: Spark's offset of this source is a cursor already."""
@@ -239,6 +237,10 @@ class DeltaSource:
 
     def _entry(self, version: int) -> bytes | None:
         return read_entry(filesystem(self._settings.table, self._settings.storage_options), version)
+
+    def _history(self, opened: DeltaTable) -> History:
+        settings, fields = self._settings, table_schema(opened).jsonValue()["fields"]
+        return History(settings.table, settings.storage_options, settings.on_change, fields, opened.version())
 
     def _open(self) -> DeltaTable:
         table = self._settings.table

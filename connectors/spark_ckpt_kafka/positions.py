@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from spark_ckpt.connector import Cursor, Json
-from spark_ckpt.errors import ConfigInvalid, SourceInvalid, StartOutOfRange
+from spark_ckpt.errors import ConfigInvalid, RowsLost, SourceInvalid, StartOutOfRange
 
 EARLIEST = -2
 LATEST = -1
@@ -119,14 +119,8 @@ def resumed(cursor: Cursor, every: Iterable[tuple[str, int]]) -> dict[tuple[str,
 
 
 def check_holes(wanted: Positions, beginnings: Positions, ends: Positions) -> None:
-    """Raise `SourceInvalid` if the topic has lost records that the job still needs.
-
-    Causes: a partition is gone, retention removed unread records, or the topic was re-created.
-    """
-    read = {topic for topic, _ in wanted}
-    # A partition that was added to a topic of the job is read from offset 0 on.
-    added = {place: 0 for place in beginnings if place[0] in read}
-    for (topic, partition), offset in sorted({**added, **wanted}.items()):
+    """Raise `RowsLost` if the topic has lost records that the job still needs, `SourceInvalid` if a partition is gone."""
+    for (topic, partition), offset in sorted(_with_added(wanted, beginnings).items()):
         place = (topic, partition)
         if place not in beginnings:
             raise SourceInvalid(
@@ -134,17 +128,33 @@ def check_holes(wanted: Positions, beginnings: Positions, ends: Positions) -> No
                 hint="restore the topic, or start a new job (a new store) on the topic as it is now",
             )
         if 0 <= offset < beginnings[place]:
-            raise SourceInvalid(
+            raise RowsLost(
                 f"retention removed offsets {offset} to {beginnings[place] - 1} of topic {topic!r}, "
                 f"partition {partition}, which the job has not read",
-                hint="the records are lost: restore a later epoch, or start a new job; raise retention.ms",
+                hint="raise retention.ms, so that records outlive an outage of the job",
             )
-        # The id of a topic is empty for brokers before 2.8: there only the offsets show that it was created again.
         if offset > ends[place]:
-            raise SourceInvalid(
-                f"topic {topic!r}, partition {partition} ends at offset {ends[place]}, the job has read up to {offset}",
-                hint="the topic was deleted and created again: start a new job (a new store) for the new topic",
+            raise RowsLost(
+                f"topic {topic!r}, partition {partition} ends at offset {ends[place]}, the job has read up to {offset}: "
+                "a broker that lacked records became the leader, or the topic was created again",
+                hint="allow no unclean leader election",
             )
+
+
+def past_lost(wanted: Positions, beginnings: Positions, ends: Positions) -> dict[tuple[str, int], int]:
+    """Return the offsets behind all lost records. A partition whose end was lost continues at its present end."""
+    return {
+        place: min(max(offset, beginnings[place]), ends[place]) if place in beginnings else offset
+        for place, offset in _with_added(wanted, beginnings).items()
+        # An added partition that lost nothing needs no offset of its own.
+        if place in wanted or beginnings.get(place, 0) > 0
+    }
+
+
+def _with_added(wanted: Positions, beginnings: Positions) -> dict[tuple[str, int], int]:
+    """Return the offsets with those of partitions that were added to a topic of the job: they are read from 0 on."""
+    read = {topic for topic, _ in wanted}
+    return {**{place: 0 for place in beginnings if place[0] in read}, **wanted}
 
 
 def check_stable(wanted: Positions, stable_ends: Positions) -> None:

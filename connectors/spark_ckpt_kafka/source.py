@@ -229,7 +229,7 @@ class KafkaSource:
     def read(self, spark: SparkSession, cursor: Cursor) -> DataFrame:
         """Return the rows from the cursor on; partitions that it does not name are read from their beginning.
 
-        Raises `SourceInvalid` if retention or a re-created topic removed records that the job still needs.
+        Raises `RowsLost` if the topic no longer has records that the job still needs.
         """
         with _as_source_error(), KafkaControl(self._connection) as control:
             partitions = self._topics.partitions(control)
@@ -241,6 +241,13 @@ class KafkaSource:
         start = positions.to_cursor(positions.resumed(cursor, beginnings))
         rows = self._stream(spark, json.dumps(start))
         return rows if self._value is None else self._value.decoded(rows)
+
+    def past_lost(self, spark: SparkSession, cursor: Cursor) -> Cursor:
+        """Return the cursor behind records that retention or a broker has lost."""
+        with _as_source_error(), KafkaControl(self._connection) as control:
+            partitions = self._topics.partitions(control)
+            beginnings, ends = control.beginnings(partitions), control.ends(partitions, committed=False)
+        return positions.to_cursor(positions.past_lost(positions.from_cursor(cursor), beginnings, ends))
 
     def _check_stable(
         self, control: KafkaControl, wanted: positions.Positions, partitions: Mapping[str, Sequence[int]]

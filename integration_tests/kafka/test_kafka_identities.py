@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from kafka_kit import Cluster, KafkaProducer, wait_for
 from pyspark.sql import SparkSession
@@ -14,7 +15,7 @@ from spark_ckpt_kafka import KafkaSink, KafkaSource
 
 import spark_ckpt
 from integration_tests.spark import connected_session
-from spark_ckpt.errors import IdentityChanged, StartOutOfRange
+from spark_ckpt.errors import IdentityChanged, RowsLost, StartOutOfRange
 from spark_ckpt.store.store import Store
 
 pytestmark = pytest.mark.spark
@@ -224,6 +225,33 @@ def test_a_start_beyond_the_topics_end_is_reported_as_such_and_its_correction_co
     world.put(b"b", b"c")
     world.drain()
     assert {b"b", b"c"} <= set(world.got())
+
+
+def test_a_job_continues_with_its_state_behind_records_that_retention_removed(world: World) -> None:
+    servers, topic = world.cluster.broker.servers, f"{world.input}-lost"
+    world.cluster.control.create_topic(topic, 1)
+
+    def counted(**arguments: str) -> None:
+        job = spark_ckpt.Job(world.spark, "job", str(world.folder / "store"), interval="1 hour", trigger="10 ms")
+        counts = job.source("in", KafkaSource(servers, topic)).groupBy("topic").agg("each row", n=spark_ckpt.count())
+        counts.selectExpr("CAST(n AS string) AS value").to(KafkaSink(servers, world.output), name="out")
+        assert job.start(availableNow=True, **arguments).awaitTermination(120)
+
+    world.put(b"a", b"b", into=topic)
+    counted()
+    world.put(b"lost", b"c", into=topic)
+    admin = AdminClient({"bootstrap.servers": servers})
+    for deleted in admin.delete_records([TopicPartition(topic, 0, 3)]).values():
+        deleted.result(20)
+
+    with pytest.raises(RowsLost, match="offsets 2 to 2 of topic") as caught:
+        counted()
+    assert "job.start(accept_lost_rows='in')" in caught.value.hint
+    counted(accept_lost_rows="in")
+    world.put(b"d", into=topic)
+    counted()
+
+    assert world.got() == [b"1", b"2", b"3", b"4"]
 
 
 def all_topics(servers: str) -> set[str]:

@@ -15,7 +15,7 @@ from spark_ckpt_kafka import KafkaSource
 
 from integration_tests.spark import connected_session
 from spark_ckpt.connector import Cursor
-from spark_ckpt.errors import ConfigInvalid, SourceInvalid
+from spark_ckpt.errors import ConfigInvalid, RowsLost, SourceInvalid
 
 pytestmark = pytest.mark.spark
 
@@ -157,11 +157,12 @@ def test_an_error_names_the_hole_of_records_that_retention_removed_unread(
     _delete_records(cluster, 2)
     source = KafkaSource(cluster.broker.servers, cluster.topic)
 
-    with pytest.raises(SourceInvalid, match=r"offsets 1 to 1 .* partition 0"):
+    with pytest.raises(RowsLost, match=r"offsets 1 to 1 .* partition 0"):
         source.read(spark, {cluster.topic: {"0": 1, "1": 0, "2": 0}})
     # A partition that was added since: Spark only reports it while the job runs, and the next incarnation would read on.
-    with pytest.raises(SourceInvalid, match=r"offsets 0 to 1 .* partition 0"):
+    with pytest.raises(RowsLost, match=r"offsets 0 to 1 .* partition 0"):
         source.read(spark, {cluster.topic: {"1": 0, "2": 0}})
+    assert source.past_lost(spark, {cluster.topic: {"0": 1, "1": 0}}) == {cluster.topic: {"0": 2, "1": 0}}
 
 
 def test_a_start_inside_an_open_transaction_is_reported_as_such_and_works_after_it(
@@ -208,7 +209,7 @@ def _delete_records(cluster: Cluster, before: int) -> None:
 def test_a_topic_that_was_created_again_is_an_error(spark: SparkSession, cluster: Cluster) -> None:
     source = KafkaSource(cluster.broker.servers, cluster.topic)
 
-    with pytest.raises(SourceInvalid, match="created again"):
+    with pytest.raises(RowsLost, match="created again"):
         source.read(spark, {cluster.topic: {"0": 5, "1": 0, "2": 0}})
 
 

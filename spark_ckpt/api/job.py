@@ -177,6 +177,7 @@ class Job:
         accept_new_source: str | Sequence[str] = (),
         accept_moved: str | Sequence[str] = (),
         accept_dropped_operator: str | Sequence[str] = (),
+        accept_lost_rows: str | Sequence[str] = (),
         standby: bool | None = None,
         ui: bool | str | None = None,
     ) -> Run:
@@ -190,6 +191,8 @@ class Job:
           all later rows. A new source is read from its start. A moved endpoint is the same one at another path.
         - `accept_dropped_operator`: names of operators that have state in the epoch and are no longer in the job. The
           job continues without their state; without the name the start is refused likewise.
+        - `accept_lost_rows`: names of sources that no longer have rows which the job has not read. The job keeps its
+          state, and each of them continues at its first row behind the lost ones; otherwise the start raises `RowsLost`.
         - `standby` (default: the setting of this name): if another driver runs the job, wait warm for its end and take
           over. The run is returned immediately.
         - `ui` (default: the setting of this name): the driver serves the job's page, with `True` at `127.0.0.1:4141`,
@@ -198,7 +201,9 @@ class Job:
         Checks everything first and raises `GraphInvalid`, `SourceInvalid`, `SinkInvalid`, `StoreInUse`, `EpochNotFound`
         and others.
         """
-        confirmed = self._confirmed(accept_new_sink, accept_new_source, accept_moved, accept_dropped_operator)
+        confirmed = self._confirmed(
+            accept_new_sink, accept_new_source, accept_moved, accept_dropped_operator, accept_lost_rows
+        )
         stands_by = self._config.standby if standby is None else standby
         if stands_by:
             self._check_standby(restore, availableNow)
@@ -214,6 +219,7 @@ class Job:
         accept_new_source: str | Sequence[str] = (),
         accept_moved: str | Sequence[str] = (),
         accept_dropped_operator: str | Sequence[str] = (),
+        accept_lost_rows: str | Sequence[str] = (),
         ui: bool | str | None = None,
     ) -> StagesRun:
         """Start stages of the program: those of `stages`, or of the setting of this name, or all of them.
@@ -227,7 +233,9 @@ class Job:
         Raises, besides the errors of `start`, `GraphInvalid` for an unknown stage, `StoreInUse` for a stage that
         another process runs.
         """
-        confirmed = self._confirmed(accept_new_sink, accept_new_source, accept_moved, accept_dropped_operator)
+        confirmed = self._confirmed(
+            accept_new_sink, accept_new_source, accept_moved, accept_dropped_operator, accept_lost_rows
+        )
         graphs = self._stage_graphs()
         loops = loops_over_stages(list(self._bindings.values()), self._closed_edges(), self._stage_inputs)
         chosen = chosen_stages(graphs, ([stages] if isinstance(stages, str) else stages) or self._config.stages)
@@ -349,6 +357,7 @@ class Job:
         sources: str | Sequence[str],
         moved: str | Sequence[str],
         dropped: str | Sequence[str],
+        lost: str | Sequence[str],
     ) -> Confirmed:
         config = self._config
         return Confirmed(
@@ -356,6 +365,7 @@ class Job:
             new_sources=_names(sources) | set(config.accept_new_source),
             moved=_names(moved) | set(config.accept_moved),
             dropped_operators=_names(dropped) | set(config.accept_dropped_operator),
+            lost_rows=_names(lost) | set(config.accept_lost_rows),
         )
 
     def _bind(self, sink: Sink, node: Node, schema: StructType, name: str | None, publish_every: object = None) -> None:

@@ -15,13 +15,13 @@ from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, Limits, Opera
 from spark_ckpt.coordination.manifests import SPARK_OPERATORS
 from spark_ckpt.coordination.stage_process import Between
 from spark_ckpt.coordination.standby import renewal_ms
-from spark_ckpt.driver.query.inputs import check_inputs, remember_in
+from spark_ckpt.driver.query.inputs import check_inputs, remember_in, skip_lost, with_source
 from spark_ckpt.driver.query.state_check import check_in_flight, check_spark_state, check_state
 from spark_ckpt.endpoints import identities
 from spark_ckpt.epochs.identity import Confirmed, Found, Standing
 from spark_ckpt.epochs.restore import LATEST, RestoreTarget
 from spark_ckpt.epochs.ways_back import choice_unseen
-from spark_ckpt.errors import ConfigInvalid, GraphInvalid
+from spark_ckpt.errors import ConfigInvalid, GraphInvalid, RowsLost
 from spark_ckpt.plan.graph import (
     EdgeBinding,
     EdgeNode,
@@ -279,7 +279,11 @@ class JobPlan:
         chosen = choice_unseen(log_state, restore, log.manifest, log.verify)
         self.check_base(chosen.base, chosen.unpublished)
         standing = identities.reconciled(log, log_state, chosen.base, chosen.unpublished, self.found, self.confirmed)
-        check_inputs(self, chosen.base, standing.fresh)
+        standing = skip_lost(self, chosen.base, standing)
+        try:
+            check_inputs(self, chosen.base, standing.fresh | standing.skipped.keys())
+        except RowsLost as error:
+            raise with_source(error, self, chosen.base, restore) from error
         known = {*chosen.base.operators, *([SPARK_OPERATORS] if chosen.base.spark_state else [])}
         # A confirmation that confirms nothing is reported: left in the program, it would drop an operator of that name one day.
         gone = sorted(self.confirmed.dropped_operators - known)

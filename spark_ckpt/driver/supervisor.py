@@ -23,12 +23,12 @@ from spark_ckpt.coordination.standby import NO_OTHERS
 from spark_ckpt.driver.incarnation import Ending, SparkIncarnation
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.query.failures import typed
-from spark_ckpt.driver.query.inputs import with_epoch_to_restore
+from spark_ckpt.driver.query.inputs import skip_lost, with_next_step, with_source
 from spark_ckpt.endpoints import identities
 from spark_ckpt.endpoints.markers import sinks_taken_back
 from spark_ckpt.epochs.identity import check_unchanged
 from spark_ckpt.epochs.restore import LATEST, RecoveryPoint
-from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, RunFailed, StoreOutage
+from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, RowsLost, RunFailed, StoreOutage
 from spark_ckpt.events.announcer import Announcer
 from spark_ckpt.events.listener import OutageEvent, RunListener
 from spark_ckpt.store.holder import current_holder
@@ -201,7 +201,7 @@ class Supervisor:
         except CkptError:
             return error
         if newest == log.own_incarnation:
-            return with_epoch_to_restore(error, self._plan)
+            return with_next_step(error, self._plan)
         return Fenced(
             f"incarnation {newest} took over",
             incarnation=self.living.incarnation,
@@ -252,6 +252,8 @@ class Supervisor:
         )
         try:
             return self._begun(point, levels)
+        except RowsLost as error:
+            raise with_source(error, plan, point.manifest, restore) from error
         except BaseException as error:
             _raise_outage(error)
             raise
@@ -272,6 +274,12 @@ class Supervisor:
         standing = identities.reconciled(
             log, log.state(), point.manifest, point.unpublished, plan.found, plan.confirmed
         )
+        standing = skip_lost(plan, point.manifest, standing)
+        for name, cursor in standing.skipped.items():
+            _log.warning(
+                "job=%s source %s has lost rows that the job has not read: it continues at %s, not at %s",
+                plan.job, name, dict(cursor), dict(point.manifest.cursors[name]),
+            )  # fmt: skip
         announcer = Announcer(plan.job, point.incarnation, self._listeners)
         incarnation = SparkIncarnation(plan, point, announcer, self._progress, self._targets, standing, levels)
         try:

@@ -13,14 +13,17 @@ from spark_ckpt.connector import Cursor
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.parts import described, differing
 from spark_ckpt.epochs.records import Manifest, SinkIdentity
-from spark_ckpt.epochs.restore import Read
-from spark_ckpt.errors import ConfigInvalid, EpochDamaged, IdentityChanged
+from spark_ckpt.epochs.restore import LATEST, Read, RestoreTarget
+from spark_ckpt.errors import ConfigInvalid, EpochDamaged, IdentityChanged, RowsLost
 
 Parts = Mapping[str, str]
 """Identity of an endpoint as `connector.Identified` returns it; empty if the connector has none."""
 
 Whole = Callable[[], Iterator[Manifest]]
 """Function that yields the restorable epochs, newest first, each verified when it is requested."""
+
+PastLost = Callable[[Cursor], Cursor]
+"""Function from a cursor to the one behind lost rows: `connector.SkipsLost.past_lost`."""
 
 PLACE = "path"
 """Part that may change while the endpoint stays the same."""
@@ -51,13 +54,14 @@ class Known:
 @dataclass(frozen=True, slots=True)
 class Confirmed:
     """Changes that the operator confirmed by name: another sink, another source, the same endpoint at another place, an
-    operator that the job no longer has.
+    operator that the job no longer has, a source that has lost rows.
     """
 
     new_sinks: frozenset[str] = frozenset()
     new_sources: frozenset[str] = frozenset()
     moved: frozenset[str] = frozenset()
     dropped_operators: frozenset[str] = frozenset()
+    lost_rows: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +69,14 @@ class Standing:
     """Endpoints that a start has settled.
 
     - `fresh`: sources that are new under an old name; they begin at their configured start.
+    - `skipped`: cursors behind lost rows, of the sources that have lost some.
     - `unneeded`: confirmations of things that have not changed.
     """
 
     sources: Mapping[str, Parts] = field(default_factory=dict)
     sinks: Mapping[str, SinkIdentity] = field(default_factory=dict)
     fresh: frozenset[str] = frozenset()
+    skipped: Mapping[str, Cursor] = field(default_factory=dict)
     unneeded: tuple[str, ...] = ()
 
     def published(self, sink: str, acked: int) -> tuple[int, int | None]:
@@ -97,8 +103,9 @@ class Standing:
         return sink in self.sinks and epoch <= self.sinks[sink].after
 
     def goes_on(self, cursors: Mapping[str, Cursor]) -> dict[str, Cursor]:
-        """Return the cursors of the sources whose endpoint is unchanged."""
-        return {name: cursor for name, cursor in cursors.items() if name not in self.fresh}
+        """Return the cursors at which the sources with an unchanged endpoint continue."""
+        unchanged = {name: cursor for name, cursor in cursors.items() if name not in self.fresh}
+        return {**unchanged, **self.skipped}
 
     def is_complete(self, sink: str) -> bool:
         """Return True if every part of the sink's identity is known."""
@@ -214,6 +221,40 @@ def reconciled(
     )
 
 
+def past_losses(
+    standing: Standing, confirmed: Confirmed, cursors: Mapping[str, Cursor], past: Mapping[str, PastLost]
+) -> Standing:
+    """Return `standing` with the cursors behind lost rows, of the sources whose loss is confirmed.
+
+    - `cursors`: those of the restored epoch. `past`: per source that can skip rows, its function.
+
+    A confirmation of a source without a loss is unneeded. Raises `ConfigInvalid` for a source that cannot skip rows.
+    """
+    here, skipped = standing.goes_on(cursors), dict[str, Cursor]()
+    for name in sorted(confirmed.lost_rows):
+        if name not in past:
+            raise ConfigInvalid(
+                f"accept_lost_rows names '{name}', which cannot continue behind lost rows",
+                hint="drop the confirmation, and use the options of the source's own system",
+            )
+        # A source whose endpoint is new, or that no epoch has read, has no position that rows could be lost after.
+        if name in here and (behind := past[name](here[name])) != here[name]:
+            skipped[name] = behind
+    needless = (f"accept_lost_rows={name!r}" for name in sorted(confirmed.lost_rows - skipped.keys()))
+    return replace(standing, skipped=skipped, unneeded=(*standing.unneeded, *needless))
+
+
+def with_confirmation(error: RowsLost, source: str, restore: RestoreTarget) -> RowsLost:
+    """Return the error of a source with the call that continues without the lost rows."""
+    # Repeats `restore=`, so that following the advice does not start from another epoch.
+    first = "" if restore == LATEST else f"restore={restore!r}, "
+    hint = (
+        f"{error.hint}; or continue without the rows: job.start({first}accept_lost_rows={source!r}) "
+        f"(--conf spark.ckpt.accept.lost.rows={source})"
+    )
+    return RowsLost(error.what, hint=hint, **{**error.context, "source": source})
+
+
 def check_unchanged(before: Found, now: Found) -> None:
     """Raise `IdentityChanged` if an endpoint changed while the job ran."""
     changes = [
@@ -291,6 +332,7 @@ def _check_names(found: Found, confirmed: Confirmed) -> None:
     every = {*found.sources, *found.sinks}
     for setting, names, there in (
         ("accept_new_source", confirmed.new_sources, set(found.sources)),
+        ("accept_lost_rows", confirmed.lost_rows, set(found.sources)),
         ("accept_new_sink", confirmed.new_sinks, set(found.sinks)),
         ("accept_moved", confirmed.moved, every),
     ):

@@ -153,6 +153,13 @@ _STORES: Mapping[str, ErrorCause] = {
         "Start this job with `restore=N`. The message names N, the newest epoch without undone rows. The job then "
         "reads the rows that the sender has sent since its restore. docs/edges-between-programs.md has an example.",
     ),
+    "CKPT_ROWS_LOST": ErrorCause(
+        "While the job did not run, or restored an older epoch, its source lost rows that the job has not read: Kafka's "
+        "retention, Delta's log cleanup or VACUUM deleted them, or a broker that lacked them became the leader.",
+        "If a later epoch has read past them, restore it. Otherwise continue without them: the message has the call with "
+        "`accept_lost_rows`. The job keeps its state, and the source continues at its first row behind the lost ones. "
+        "Then raise the retention (docs/changing.md).",
+    ),
     "CKPT_START_OUT_OF_RANGE": ErrorCause(
         "`start` names an offset that the topic does not have. The offset is of another cluster or topic, or "
         "retention has deleted it.",
@@ -274,12 +281,10 @@ _RUNS: Mapping[str, ErrorCause] = {
 
 _ENDS: Mapping[str, ErrorCause] = {
     "CKPT_SOURCE_INVALID": ErrorCause(
-        "The topic, table or folder does not exist, cannot be reached, or refuses the login. Or it has deleted rows "
-        "that the job has not read yet, or the job is to begin inside an open transaction of a topic. The message "
-        "names the case.",
-        "Create the topic, table or folder, or correct its name or login. If retention deleted unread rows, they "
-        "cannot be read any more: restore a later epoch or begin a new job, and raise the retention. If a transaction "
-        "is open, wait until it has ended.",
+        "The topic, table or folder does not exist, cannot be reached, or refuses the login. Or the job is to begin "
+        "inside an open transaction of a topic. The message names the case.",
+        "Create the topic, table or folder, or correct its name or login. If a transaction is open, wait until it has "
+        "ended.",
     ),
     "CKPT_SINK_INVALID": ErrorCause(
         "The topic or table does not exist, cannot be reached, refuses the login, or cannot store the job's columns.",

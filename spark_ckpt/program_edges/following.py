@@ -11,7 +11,7 @@ from spark_ckpt.connector import Cursor, StagedFile
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.readers import Standing, reached_index, read_stamp, standing, unread
 from spark_ckpt.epochs.records import EpochBrief, Manifest, Position
-from spark_ckpt.errors import EpochNotFound, SourceInvalid, SourceUndone, StoreForeign
+from spark_ckpt.errors import EpochNotFound, RowsLost, SourceInvalid, SourceUndone, StoreForeign
 from spark_ckpt.program_edges.segments import EdgeFile
 from spark_ckpt.store.existing import existing_store
 from spark_ckpt.store.store import Store
@@ -83,9 +83,7 @@ class EdgeLog:
         return Position(epoch=self._rows_before(oldest[0].epoch)) if oldest else Position()
 
     def require(self, position: Position) -> None:
-        """Raise `SourceUndone` if the sender restored an epoch before the position, `SourceInvalid` if rows after it are
-        gone.
-        """
+        """Raise `SourceUndone` if the sender restored an epoch before the position, `RowsLost` if rows after it are gone."""
         self._state_at(position)
 
     def _state_at(self, position: Position) -> LogState:
@@ -101,14 +99,18 @@ class EdgeLog:
                     **where,
                 )
             case Standing.GONE:
-                raise SourceInvalid(
+                raise RowsLost(
                     f"job '{log_state.job}' has deleted rows of edge '{self._edge}' after epoch {position.epoch}, which this"
                     " job has not read",
-                    hint="a reader that is away for longer than the sender's setting keep_for_readers loses them: restore a "
-                    "newer epoch if there is one, else start this job with a new store; then raise the setting",
+                    hint="a reader that is away for longer than the sender's setting keep_for_readers loses them: raise it",
                     **where,
                 )
         return log_state
+
+    def past_lost(self, position: Position) -> Position:
+        """Return the oldest position whose rows are all kept, if rows after `position` are gone; else `position`."""
+        gone = standing(self.store.log.state(), position, self._rows_before) is Standing.GONE
+        return self.beginning() if gone else position
 
     def is_current(self, position: Position) -> bool:
         """Return True if every row after the position can be read."""

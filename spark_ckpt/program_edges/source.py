@@ -137,6 +137,10 @@ class EdgeSource:
         if cursor is not None:
             self.open_log().require(position_of(cursor))
 
+    def past_lost(self, spark: SparkSession, cursor: Cursor) -> Cursor:
+        """Return the cursor behind rows that the sender's retention has deleted."""
+        return self.open_log().past_lost(position_of(cursor)).model_dump()
+
     def release(self, kept: Sequence[Cursor]) -> None:
         """Do nothing: see `hold`."""
 

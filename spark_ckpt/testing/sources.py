@@ -7,7 +7,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from spark_ckpt.connector import ChecksMemory, Cursor, Identified, Json, LimitsBatches, MayNeverEnd, Remembers, Source
+from spark_ckpt.connector import (
+    ChecksMemory,
+    Cursor,
+    Identified,
+    Json,
+    LimitsBatches,
+    MayNeverEnd,
+    Remembers,
+    SkipsLost,
+    Source,
+)
 from spark_ckpt.errors import CkptError, SourceInvalid
 from spark_ckpt.testing.promises import Row, refused, require, require_described, require_rows, skip
 from spark_ckpt.testing.reading import Reading
@@ -273,6 +283,25 @@ class _SourceRefusals:
         except Exception:  # noqa: BLE001 - any error stops the query, so no rows are skipped
             return None
         require_rows(found, job.added, "rows that are gone are reported")
+        return None
+
+    def test_a_confirmed_loss_skips_no_row_behind_the_lost_ones(self, subject: SourceSubject) -> None:
+        """After the user has confirmed a loss, the job reads from `past_lost`. A cursor without a loss stays as it is."""
+        job = ReadingJob(subject)
+        source = job.driver()
+        if subject.lose is None or not isinstance(source, SkipsLost):
+            return skip("the subject has no `lose`, or the source no `past_lost`")
+        cuts = job.grown_cuts()
+        subject.lose()
+        past = [as_stored(source.past_lost(subject.reading.session, cut.cursor)) for cut in (cuts[0], cuts[-1])]
+        require(past[1] == cuts[-1].cursor, "`past_lost` returns a cursor without a loss", cursor=past[1])
+        again = as_stored(source.past_lost(subject.reading.session, past[0]))
+        require(again == past[0], "nothing is lost behind `past_lost`", past_lost=past[0], again=again)
+        fresh = job.add()
+        read = rows_of(job.cuts(past[0]))
+        # The oldest input is lost, so the rows behind it are the newest ones, with all that came after the loss.
+        behind = job.added[-max(len(read), len(fresh)) :]
+        require_rows(read, behind, "the rows behind the loss are read")
         return None
 
 

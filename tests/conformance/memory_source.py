@@ -146,6 +146,15 @@ class RememberingSource(MemorySource):
         self.input.rows[:oldest] = [None] * oldest
 
 
+class SkippingSource(MemorySource):
+    """A source that can continue behind lost rows."""
+
+    def past_lost(self, spark: Any, cursor: Cursor) -> Cursor:
+        first = int(str(cursor["at"]))
+        lost = [number for number, row in enumerate(self.input.rows) if row is None and number >= first]
+        return {**cursor, "at": lost[-1] + 1} if lost else cursor
+
+
 def subject(source: type[MemorySource]) -> SourceSubject:
     name = uuid.uuid4().hex
     INPUTS[name] = Input()
@@ -399,6 +408,22 @@ class ReleasesWhatIsKept(RememberingSource):
 
     def release(self, kept: Sequence[Cursor]) -> None:
         super().release([max(kept, key=lambda cursor: int(str(cursor["at"])))])
+
+
+class StaysBeforeTheLoss(SkippingSource):
+    def past_lost(self, spark: Any, cursor: Cursor) -> Cursor:
+        return cursor
+
+
+class SkipsMoreEachTime(SkippingSource):
+    def past_lost(self, spark: Any, cursor: Cursor) -> Cursor:
+        return {**cursor, "at": int(str(cursor["at"])) + 1}
+
+
+class SkipsRowsThatAreYetToCome(SkippingSource):
+    def past_lost(self, spark: Any, cursor: Cursor) -> Cursor:
+        past = super().past_lost(spark, cursor)
+        return past if past == cursor else {**past, "at": len(self.input.rows) + 1}
 
 
 class ShowsItsPassword(MemorySource):

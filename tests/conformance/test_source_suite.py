@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import memory_source as faulty
 import pytest
-from memory_source import MemorySource, RememberingSource, WritesItsMemory, subject
+from memory_source import MemorySource, RememberingSource, SkippingSource, WritesItsMemory, subject
 
 from spark_ckpt.errors import CkptError
 from spark_ckpt.testing import PromiseBroken, SourceConformance, SourceSubject
@@ -30,6 +30,11 @@ COUNTEREXAMPLES: dict[str, list[type[MemorySource]]] = {
     "a_cursor_of_something_else_is_refused": [faulty.TakesAnyCursor, faulty.StumblesOverItsCursor],
     "a_damaged_cursor_is_refused_or_harmless": [faulty.TakesAnyCursor, faulty.StumblesOverItsCursor],
     "input_that_is_lost_is_not_passed_over": [faulty.SkipsWhatIsGone, faulty.ChecksNoCursor],
+    "a_confirmed_loss_skips_no_row_behind_the_lost_ones": [
+        faulty.StaysBeforeTheLoss,
+        faulty.SkipsMoreEachTime,
+        faulty.SkipsRowsThatAreYetToCome,
+    ],
     "descriptions_are_texts_without_secrets": [faulty.ShowsItsPassword],
     "an_identity_is_the_same_at_every_start": [faulty.IsAnotherOneWithEveryRow],
     "another_input_has_another_identity": [faulty.IsKnownByItsNameOnly],
@@ -64,6 +69,12 @@ class TestASourceWhoseMemoryCanBeChecked(SourceConformance):
     @pytest.fixture
     def subject(self) -> SourceSubject:
         return subject(WritesItsMemory)
+
+
+class TestASourceThatSkipsLostRows(SourceConformance):
+    @pytest.fixture
+    def subject(self) -> SourceSubject:
+        return subject(SkippingSource)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from spark_ckpt_delta.source import table_schema
 from spark_ckpt_delta.stream import DeltaSettings, DeltaStreamReader
 
 from spark_ckpt.connector import Cursor, Source
-from spark_ckpt.errors import ConfigInvalid, SourceInvalid, SourceSilent
+from spark_ckpt.errors import ConfigInvalid, RowsLost, SourceInvalid, SourceSilent
 
 NO_SPARK: Any = None
 
@@ -342,7 +343,7 @@ def test_a_log_cleaned_beyond_the_cursor_is_an_error(table: Path) -> None:
     for version in range(4):
         (table / f"_delta_log/{version:020d}.json").unlink()
 
-    with pytest.raises(SourceInvalid, match="log no longer has version 3"):
+    with pytest.raises(RowsLost, match="log no longer has version 3"):
         read_on(table, cursor, 1)
 
 
@@ -356,8 +357,65 @@ def test_a_log_cleaned_beyond_the_cursor_is_an_error_of_the_start_without_a_hint
         (table / f"_delta_log/{version:020d}.json").unlink()
     newest = DeltaTable(str(table)).version()
 
-    with pytest.raises(SourceInvalid, match="log no longer has version 2"):
+    with pytest.raises(RowsLost, match="log no longer has version 2"):
         changes.History(str(table), {}, "fail", [], newest).require(Position.of(cursor), newest)
+
+
+def without_old_commits(table: Path) -> None:
+    """Keep the last commit only, as log cleanup does."""
+    DeltaTable(str(table)).create_checkpoint()
+    for version in range(DeltaTable(str(table)).version()):
+        (table / f"_delta_log/{version:020d}.json").unlink()
+
+
+def without_file_of(version: int, table: Path) -> None:
+    """Remove the file that a version added, as VACUUM does after a compaction."""
+    (file,) = (each for each in changes.read_commit(changes.filesystem(str(table), {}), version).added)
+    (table / file.path).unlink()
+
+
+@pytest.mark.parametrize(
+    ("lose", "begin", "read", "rest"),
+    [
+        pytest.param(without_old_commits, 0, 1, [3], id="cleaned commits"),
+        pytest.param(partial(without_file_of, 3), 0, 1, [3], id="a vacuumed file and an older one that is there"),
+        pytest.param(partial(without_file_of, 4), 0, 1, [], id="the newest file"),
+        pytest.param(partial(without_file_of, 1), 0, 1, [1, 2, 3], id="a file that was read"),
+        pytest.param(partial(without_file_of, 2), "earliest", 1, [], id="a file of the unfinished snapshot"),
+        pytest.param(without_old_commits, "earliest", 1, [1, 2, 3], id="commits before the snapshot"),
+        pytest.param(lambda table: None, 0, 2, [2, 3], id="nothing"),
+    ],
+)
+def test_a_source_can_continue_behind_lost_rows(
+    table: Path, lose: Callable[[Path], None], begin: Any, read: int, rest: list[int]
+) -> None:
+    for n in range(4):
+        append(table, [[n]])
+    _, cursor = read_on(table, start(table, start=begin), 1, batches=read)
+    lose(table)
+    source = DeltaSource(str(table))
+
+    past = source.past_lost(NO_SPARK, cursor)
+
+    assert read_on(table, past, 1)[0] == rest
+    assert source.past_lost(NO_SPARK, past) == past
+    assert (past == cursor) == (len(rest) == 4 - read)
+
+
+def test_a_source_whose_table_lost_its_newest_versions_can_continue_at_the_end(table: Path) -> None:
+    for n in range(3):
+        append(table, [[n]])
+    _, cursor = read_on(table, start(table, start=0), 1)
+    for version in (2, 3):
+        (table / f"_delta_log/{version:020d}.json").unlink()
+    source = DeltaSource(str(table))
+    with pytest.raises(RowsLost, match="is at version 1, the job has read up to 3"):
+        source.read(NO_SPARK, cursor)
+
+    past = source.past_lost(NO_SPARK, cursor)
+    append(table, [[7]])
+
+    assert read_on(table, past, 1)[0] == [7]
 
 
 @pytest.mark.parametrize("kept", [0, 1, 40])
@@ -389,7 +447,7 @@ def test_a_damaged_hint_at_the_last_checkpoint_does_not_stop_the_source(table: P
     (table / "_delta_log/_last_checkpoint").write_text(hint)
     append(table, [[2]])
     (table / f"_delta_log/{cursor['version']:020d}.json").unlink()
-    with pytest.raises(SourceInvalid, match="log no longer has version"):
+    with pytest.raises(RowsLost, match="log no longer has version"):
         read_on(table, cursor, 1)
 
 
@@ -423,7 +481,7 @@ def test_a_vacuumed_file_is_an_error_with_its_name(table: Path) -> None:
     (file,) = table.glob("*.parquet")
     file.unlink()
 
-    with pytest.raises(SourceInvalid, match=f"{file.name} is gone"):
+    with pytest.raises(RowsLost, match=f"{file.name} is gone"):
         rows_between(plan, at, end)
 
 

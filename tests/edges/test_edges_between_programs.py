@@ -18,7 +18,7 @@ from spark_ckpt.cli.restore import restore
 from spark_ckpt.cli.store_check import store_findings
 from spark_ckpt.connector import Sink
 from spark_ckpt.driver.job_plan import JobPlan
-from spark_ckpt.driver.query.inputs import InputRetention, check_inputs, first_position, with_epoch_to_restore
+from spark_ckpt.driver.query.inputs import InputRetention, check_inputs, first_position, with_next_step, with_source
 from spark_ckpt.epochs.records import FORMAT, Manifest
 from spark_ckpt.epochs.retention import Retention, RetentionReport, kept_epochs
 from spark_ckpt.errors import (
@@ -26,6 +26,7 @@ from spark_ckpt.errors import (
     ConfigInvalid,
     FormatUnknown,
     GraphInvalid,
+    RowsLost,
     SourceInvalid,
     SourceUndone,
     StoreUnreachable,
@@ -198,7 +199,7 @@ class Own:
         source.remember_in(self.store.location.child("sources", "totals"))
         node = SimpleNamespace(name="totals", source=source)
         self.source = source
-        self.plan = cast("JobPlan", SimpleNamespace(sources=[node], store=self.store, job="reader"))
+        self.plan = cast("JobPlan", SimpleNamespace(sources=[node], store=self.store, job="reader", spark=NO_SPARK))
 
     def commit(self) -> Manifest:
         """An epoch that has read everything."""
@@ -242,10 +243,31 @@ def test_rows_that_are_undone_while_the_query_runs_are_refused_with_the_same_adv
         sender.commit(sender.rows(1))
         own.commit()
     sender.begin(1)
-    advised = with_epoch_to_restore(SourceUndone("from the planner"), own.plan)
+    advised = with_next_step(SourceUndone("from the planner"), own.plan)
     assert advised.context["restore"] == 1
     other = CkptError("another one")
-    assert with_epoch_to_restore(other, own.plan) is other
+    assert with_next_step(other, own.plan) is other
+
+
+def test_rows_that_retention_deleted_are_refused_with_the_call_that_continues_behind_them(
+    sender: SendingStore, tmp_path: Path
+) -> None:
+    own = Own(tmp_path / "reader", edge(sender))
+    sender.commit(sender.rows(1))
+    base = own.commit()
+    for _ in range(4):
+        sender.commit(sender.rows(1))
+    sender.retain()
+    kept = sender.rows(2)
+    sender.commit(kept)
+
+    with pytest.raises(RowsLost, match=f"deleted rows of edge '{EDGE}' after epoch 1") as caught:
+        own.source.read(NO_SPARK, base.cursors["totals"])
+
+    assert "job.start(restore=1, accept_lost_rows='totals')" in with_source(caught.value, own.plan, base, 1).hint
+    past = own.source.past_lost(NO_SPARK, base.cursors["totals"])
+    assert read(own.source, past)[-2:] == kept
+    assert own.source.past_lost(NO_SPARK, past) == past
 
 
 def test_a_running_reader_gets_an_error_when_its_rows_are_undone(sender: SendingStore) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spark_ckpt_kafka import positions
 from spark_ckpt_kafka.source import KafkaSource
 
-from spark_ckpt.errors import ConfigInvalid, SourceInvalid, StartOutOfRange
+from spark_ckpt.errors import ConfigInvalid, RowsLost, SourceInvalid, StartOutOfRange
 
 Places = st.dictionaries(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 11)), st.integers(0, 2**62))
 
@@ -68,19 +68,24 @@ def test_start_is_explicit_for_every_partition() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offset", "says"),
-    [(3, "offsets 3 to 9"), (101, "created again")],
+    ("offset", "says", "behind"),
+    [(3, "offsets 3 to 9", 10), (101, "ends at offset 100", 100)],
 )
-def test_a_hole_is_named(offset: int, says: str) -> None:
-    with pytest.raises(SourceInvalid, match=says):
-        positions.check_holes({("a", 0): offset}, {("a", 0): 10}, {("a", 0): 100})
+def test_a_hole_is_named_and_can_be_skipped(offset: int, says: str, behind: int) -> None:
+    beginnings, ends = {("a", 0): 10}, {("a", 0): 100}
+    with pytest.raises(RowsLost, match=says):
+        positions.check_holes({("a", 0): offset}, beginnings, ends)
+    past = positions.past_lost({("a", 0): offset}, beginnings, ends)
+    assert past == {("a", 0): behind}
+    positions.check_holes(past, beginnings, ends)
 
 
 def test_a_partition_that_was_added_to_a_topic_and_lost_records_unread_is_named() -> None:
     """An added topic is none: a pattern, or a new program, may name one whose old records retention has removed long ago."""
     beginnings, ends = {("a", 0): 0, ("a", 1): 2, ("b", 0): 7}, {("a", 0): 9, ("a", 1): 5, ("b", 0): 9}
-    with pytest.raises(SourceInvalid, match="offsets 0 to 1 of topic 'a', partition 1"):
+    with pytest.raises(RowsLost, match="offsets 0 to 1 of topic 'a', partition 1"):
         positions.check_holes({("a", 0): 5}, beginnings, ends)
+    assert positions.past_lost({("a", 0): 5}, beginnings, ends) == {("a", 0): 5, ("a", 1): 2}
     positions.check_holes({("a", 0): 5}, beginnings | {("a", 1): 0}, ends)
 
 
@@ -104,6 +109,13 @@ def test_a_deleted_partition_is_named() -> None:
 @pytest.mark.parametrize("offset", [10, 100])
 def test_the_first_and_the_last_offset_are_no_hole(offset: int) -> None:
     positions.check_holes({("a", 0): offset}, {("a", 0): 10}, {("a", 0): 100})
+
+
+@pytest.mark.parametrize("offset", [10, 55, 100])
+def test_a_cursor_without_a_loss_stays_as_it_is(offset: int) -> None:
+    """A partition that was added and lost nothing is not in it: a cursor that differs would mean a loss."""
+    wanted = {("a", 0): offset}
+    assert positions.past_lost(wanted, {("a", 0): 10, ("a", 1): 0}, {("a", 0): 100, ("a", 1): 9}) == wanted
 
 
 @pytest.mark.parametrize(("offset", "fits"), [(4, False), (5, True), (50, True), (51, False)])

@@ -208,6 +208,20 @@ def sinks_that_have_lost_rows_are_not_noticed(monkeypatch):
     monkeypatch.setattr(sinks_behind, "behind", lambda *_: [])
 
 
+def lost_rows_are_skipped_without_a_confirmation(monkeypatch):
+    shipped = operated_driver.past_losses
+
+    def skipping(standing, confirmed, cursors, past):
+        return shipped(standing, replace(confirmed, lost_rows=frozenset(past)), cursors, past)
+
+    monkeypatch.setattr(operated_driver, "past_losses", skipping)
+
+
+def a_confirmed_loss_leaves_the_cursor_before_the_lost_rows(monkeypatch):
+    continues = Standing.goes_on
+    monkeypatch.setattr(Standing, "goes_on", lambda self, cursors: continues(replace(self, skipped={}), cursors))
+
+
 PLANTED = [
     *SHIPPED_ONCE,
     sinks_that_have_lost_rows_are_not_noticed,
@@ -218,6 +232,8 @@ PLANTED = [
     numbers_of_lost_epochs_are_given_again,
     a_source_is_compared_with_the_newest_epoch,
     a_replaced_source_goes_on_at_the_old_ones_cursor,
+    lost_rows_are_skipped_without_a_confirmation,
+    a_confirmed_loss_leaves_the_cursor_before_the_lost_rows,
 ]
 
 SEEDS = {
@@ -244,6 +260,8 @@ SEEDS = {
     "numbers_of_lost_epochs_are_given_again": 111826,
     "a_source_is_compared_with_the_newest_epoch": 7475,
     "a_replaced_source_goes_on_at_the_old_ones_cursor": 20074,
+    "lost_rows_are_skipped_without_a_confirmation": 143,
+    "a_confirmed_loss_leaves_the_cursor_before_the_lost_rows": 143,
 }
 """A short schedule that condemns the bug, tried first. Campaigns and searches have found them."""
 CATCHERS = (*dict.fromkeys(SEEDS.values()),)

@@ -11,12 +11,14 @@ from spark_ckpt.epochs.identity import (
     Standing,
     check_unchanged,
     known,
+    past_losses,
     reconciled,
+    with_confirmation,
 )
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.parts import differing
 from spark_ckpt.epochs.records import EpochBrief, Manifest, SinkIdentity, StagedFileRecord, StagedOutput
-from spark_ckpt.errors import ConfigInvalid, EpochDamaged, IdentityChanged
+from spark_ckpt.errors import ConfigInvalid, EpochDamaged, IdentityChanged, RowsLost
 
 A = {"kind": "delta", "path": "/a", "table id": "1"}
 B = {"kind": "delta", "path": "/b", "table id": "2"}
@@ -260,6 +262,48 @@ def test_a_new_source_begins_at_its_start_and_a_moved_one_continues():
     moved = reconciled(recorded, found, named(moved=["in"]), {}, 7)
     assert moved.goes_on({"in": {"n": 5}}) == {"in": {"n": 5}}
     assert moved.sources == fresh.sources == {"in": {"kind": "files", "path": "/other"}}
+
+
+# -- lost rows ------------------------------------------------------------------------------------------------------------
+
+
+PAST = {"in": lambda cursor: {"n": max(int(cursor["n"]), 7)}}
+"""The source begins at row 7."""
+
+
+@pytest.mark.parametrize(
+    ("confirmed", "cursor", "continues", "needless"),
+    [
+        (["in"], 5, 7, ()),
+        (["in"], 9, 9, ("accept_lost_rows='in'",)),
+        ([], 5, 5, ()),
+    ],
+)
+def test_a_source_continues_behind_lost_rows_only_if_the_loss_is_confirmed(confirmed, cursor, continues, needless):
+    settled = past_losses(Standing(), named(lost_rows=confirmed), {"in": {"n": cursor}}, PAST)
+    assert (settled.goes_on({"in": {"n": cursor}}), settled.unneeded) == ({"in": {"n": continues}}, needless)
+
+
+def test_a_new_source_has_no_position_that_rows_are_lost_after():
+    fresh = Standing(fresh=frozenset({"in"}))
+    assert past_losses(fresh, named(lost_rows=["in"]), {"in": {"n": 5}}, PAST).goes_on({"in": {"n": 5}}) == {}
+
+
+def test_a_source_that_cannot_skip_rows_refuses_the_confirmation():
+    with pytest.raises(ConfigInvalid, match="'rate', which cannot continue"):
+        past_losses(Standing(), named(lost_rows=["rate"]), {"rate": {"n": 5}}, PAST)
+
+
+def test_a_confirmed_loss_of_a_source_that_the_job_does_not_have_is_refused():
+    with pytest.raises(ConfigInvalid, match="accept_lost_rows names 'no'"):
+        reconciled(Known({}, {}), Found({"in": {}}, {}), named(lost_rows=["no"]), {}, 7)
+
+
+@pytest.mark.parametrize(("restore", "call"), [("latest", "("), (5, "(restore=5, "), ("v1", "(restore='v1', ")])
+def test_the_confirmation_of_a_loss_repeats_the_requested_epoch(restore, call):
+    error = with_confirmation(RowsLost("gone", hint="keep more", table="t"), "in", restore)
+    assert f"job.start{call}accept_lost_rows='in')" in error.hint
+    assert error.context == {"table": "t", "source": "in"}
 
 
 # -- recorded endpoints ----------------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""Lifecycle of stateful sources: create their store folder, validate the cursor before a restore, release unneeded
-input.
+"""Lifecycle of stateful sources: create their store folder, validate the cursor before a restore, skip lost rows, release
+unneeded input.
 """
 
 from __future__ import annotations
@@ -8,11 +8,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
-from spark_ckpt.connector import Cursor, HoldsRows, Remembers, Source
+from spark_ckpt.connector import Cursor, HoldsRows, Remembers, SkipsLost, Source
+from spark_ckpt.epochs.identity import past_losses, with_confirmation
 from spark_ckpt.epochs.parts import differing
-from spark_ckpt.errors import CkptError, SourceInvalid, SourceUndone
+from spark_ckpt.epochs.restore import LATEST, RestoreTarget
+from spark_ckpt.errors import CkptError, RowsLost, SourceInvalid, SourceUndone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_ckpt.driver.job_plan import JobPlan
+    from spark_ckpt.epochs.identity import PastLost, Standing
     from spark_ckpt.epochs.records import Manifest
     from spark_ckpt.epochs.retention import RetentionReport
     from spark_ckpt.plan.graph import SourceNode
@@ -56,8 +60,38 @@ def check_inputs(plan: JobPlan, base: Manifest, fresh: AbstractSet[str] = frozen
                 raise _with_restore(error, plan, name, source, base.epoch) from error
 
 
-def with_epoch_to_restore(error: CkptError, plan: JobPlan) -> CkptError:
-    """Return the error of a query, with the epoch to restore if a source's rows were undone while it ran."""
+def skip_lost(plan: JobPlan, base: Manifest, standing: Standing) -> Standing:
+    """Return `standing` with the cursors behind lost rows, of the sources whose loss the user has confirmed. Raises
+    `ConfigInvalid`.
+    """
+    return past_losses(standing, plan.confirmed, base.cursors, _skipping(plan))
+
+
+def with_source(error: RowsLost, plan: JobPlan, base: Manifest, restore: RestoreTarget = LATEST) -> RowsLost:
+    """Return the error with the call that continues from `base` without the lost rows."""
+    # The error may come from a task of Spark, which knows no name of a source: the loss itself tells it.
+    for name, past_lost in _skipping(plan).items():
+        with suppress(CkptError):
+            if name in base.cursors and past_lost(base.cursors[name]) != base.cursors[name]:
+                return with_confirmation(error, name, restore)
+    return error
+
+
+def _skipping(plan: JobPlan) -> dict[str, PastLost]:
+    sources = {node.name: node.source for node in plan.sources}
+    return {
+        name: partial(source.past_lost, plan.spark) for name, source in sources.items() if isinstance(source, SkipsLost)
+    }
+
+
+def with_next_step(error: CkptError, plan: JobPlan) -> CkptError:
+    """Return the error of a query, with the epoch to restore if a source's rows were undone while it ran, or the
+    confirmation if they are lost.
+    """
+    if isinstance(error, RowsLost):
+        with suppress(CkptError):
+            log = plan.store.log
+            return with_source(error, plan, log.manifest(log.state().latest))
     if isinstance(error, SourceUndone):
         try:
             check_inputs(plan, plan.store.log.manifest(plan.store.log.state().latest))
