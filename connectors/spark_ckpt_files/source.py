@@ -214,7 +214,9 @@ class FilesSource:
         # The ledger forgets old files, so that some names of a long directory stay in this set although they were
         # read.
         left = set(map(str, names)) - self._ledger.files(Consumed.of(cursor)).keys()
-        return not left or (len(left) <= FORGETTING_PAYS and not self._directory.stat(left))
+        one = next(iter(left), None)
+        # One unread file is enough: a look at all of them would cost a listing after each batch of a long directory.
+        return one is None or not (self._directory.stat([one]) or self._directory.stat(left))
 
     def check_cursor(self, cursor: Cursor | None, newest: Cursor) -> None:
         """Raise `SourceInvalid` if files that were consumed between `cursor` and `newest` are gone."""

@@ -21,7 +21,7 @@ from spark_ckpt_files.offsets import Offset
 from spark_ckpt_files.settings import check_schema, output_schema
 from spark_ckpt_files.stream import FilesStreamReader
 
-from spark_ckpt.connector import Source
+from spark_ckpt.connector import Json, Source
 from spark_ckpt.connector_parts.file_stream import FileRun
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
 
@@ -275,6 +275,17 @@ def test_a_file_deleted_before_it_was_consumed_does_not_block_a_drain(tmp_path: 
     (tmp_path / "000.csv").unlink()
 
     assert source.reached(source.start(spark), end)
+
+
+def test_a_drain_of_many_files_that_were_cleaned_meanwhile_ends(tmp_path: Path) -> None:
+    """The ledger forgets old files that are gone, so that it no longer has the names of the drain's begin."""
+    source = FilesSource(str(tmp_path), "csv", DATA)
+    spark: Any = None
+    cleaned: list[Json] = [f"{number}.csv" for number in range(10_001)]
+    fill(tmp_path, 1)
+
+    assert source.reached(source.start(spark), {"names": cleaned})
+    assert not source.reached(source.start(spark), {"names": [*cleaned, "000.csv"]})
 
 
 def test_latest_begins_after_all_existing_files(tmp_path: Path) -> None:
