@@ -6,10 +6,10 @@ files and verify them. One lease allows one turn of it. `Delegation` is the driv
 `StandbyLease` is a standby's part around `Replica`. The job's log is the replicated log of both. The number of a row in
 it is the lease's token.
 
-A driver considers a standby alive while it sees its note change or its process run. It measures time with its own
-clock; clocks of two hosts are never compared. While a standby may be alive, the driver does no maintenance itself.
-Once the last standby is silent for `fresh_ms`, or provably gone, the driver does the maintenance again. Until then,
-at most for the time of a lease, it is not done; it can be done later.
+A driver considers a standby alive while it sees its note change; a first note counts if its process runs. It measures
+time with its own clock; clocks of two hosts are never compared. While a standby may be alive, the driver does no
+maintenance itself. Once the last standby is silent for `fresh_ms`, or provably gone, the driver does the maintenance
+again. Until then, at most for the time of a lease, it is not done; it can be done later.
 """
 
 from __future__ import annotations
