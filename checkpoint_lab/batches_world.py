@@ -56,6 +56,7 @@ class BatchesWorld(MessageWorld):
             return ProcessId(name)
         channel = ChannelId(name)
         if kind == "deliver" and channel in self.network.queues:
+            # a barrier or marker is no row: its delivery is a step of its own
             is_app = self.network.peek(channel, _number(choice[2])).message.kind == APP
             return self.network.targets[channel] if is_app else None
         return None
@@ -66,17 +67,19 @@ class BatchesWorld(MessageWorld):
             super().hand_out(process)
 
     def _do_replay(self, name: ProcessId) -> None:
+        # shape 0 draws a batch of one; a replay whose log names the end of its batch takes all of it
         self._do_batch(name, 0)
 
     def _do_batch(self, name: ProcessId, shape: int) -> None:
-        """Perform a batch. A machine that holds a channel, or joins a recovery, ends it."""
         process = self.processes[name]
         planned, incarnation = self._planned(process, shape), process.incarnation
         self.open = name
         for number, step in enumerate(planned):
+            # a machine that holds the channel, or joins a recovery, ends the batch
             if process.incarnation != incarnation or not process.works or step.channel in process.held:
                 break
             self._take(process, step, more=number + 1 < len(planned))
+        # before the end, at which `hand_out` sends again
         self.open = NOBODY
         self.end_batch(process)
         self.note("batches" if len(planned) > 1 else "batches of one")
@@ -98,11 +101,13 @@ class BatchesWorld(MessageWorld):
 
     def _planned(self, process: Process, shape: int) -> list[Taken]:
         """Return the batch's messages: of the replay as its log says, or drawn by `shape`."""
+        # drawn from the choice and nothing else, so that a trace replays
         size, draw = 1 + shape % MOST, random.Random(shape)  # noqa: S311 - not for secrets
         if process.replay:
             logged = MORE in process.replay[0].header
             replayed = list(next_batch(process.replay)) if logged else list(process.replay)[:size]
             steps = [Taken(channel_of(message)) for message in replayed]
+            # where no log says where batches ended, the last one of a replay may go on with new messages
             left = 0 if logged or len(steps) < len(process.replay) else size - len(steps)
             return steps + self._drawn(process, left, draw)
         if process.is_source:
@@ -118,6 +123,7 @@ class BatchesWorld(MessageWorld):
         }
         steps: list[Taken] = []
         while len(steps) < size:
+            # of a FIFO channel only the head, so that no batch passes a barrier
             depth = 1 if self.network.fifo else MOST
             offered = [
                 (channel, position)

@@ -46,12 +46,13 @@ def _own_steps(job: JobWorld, process: Process, found: list[Choice]) -> None:
         # the channel of the next replayed message may be held by the machine
         if channel_of(process.replay[0]) not in process.held:
             found.append(("replay", process.name))
+    # an outbox is left only while the machine holds its output
     elif process.is_source and process.state.cursor < job.app.inputs and not process.state.outbox:
         found.append(("read", process.name))
 
 
 def _under_way(process: Process, found: list[Choice]) -> None:
-    """Writes and rows land even if their sender is dead."""
+    # a store and a sink finish what they have got, also of a sender that is dead
     if process.writes:
         found += _endings(process.name, len(process.writes))
     if process.publishing:
@@ -99,7 +100,7 @@ def _can_restore(job: JobWorld, process: Process) -> bool:
 
 
 def _can_hear(job: JobWorld, process: Process) -> bool:
-    """A paused process does not hear of the recovery; it delays it until it resumes."""
+    # a paused process delays the decision until it resumes; with `rejoin`, survivors work until they learn of it
     return job.protocol.rejoin is None and process.works and not process.suspected
 
 
@@ -111,6 +112,7 @@ def timers(job: JobWorld) -> list[Choice]:
         if process.timers and process.works
         for number, timer in enumerate(process.timers)
     ]
+    # equal times go by process and position, so that the order is the same in a replay
     return [("timer", name, number) for _, _, number, name in sorted(found)]
 
 
@@ -170,11 +172,11 @@ def _haunting(job: RecoverableJob, found: list[Choice]) -> None:
 
 
 def _faults_of_links(job: JobWorld, found: list[Choice]) -> None:
-    """Cut links between two processes only: a self-loop has one end, and a process always reaches itself."""
     network = job.network
     found.extend(("heal", *sorted(link)) for link in sorted(network.cut, key=sorted))
     if job.budget.partitions:
         links = dict.fromkeys(network.links.values())
+        # a self-loop is a link with one end, and a process always reaches itself
         found.extend(("cut", *sorted(link)) for link in links if len(link) > 1 and link not in network.cut)
 
 

@@ -169,6 +169,7 @@ class DriverNode:
 
     def when(self, local_ms: int) -> int:
         """Return the first time at which its clock reads `local_ms`."""
+        # negated twice, to round up
         return self.born - (-local_ms * 100 // self.rate)
 
     def begin(self, job_log: JobLog, life: int, now: int, wall: Callable[[], int], standby: Standby | None) -> None:
@@ -340,6 +341,7 @@ class ObservedLease:
 
 def judge_takeover(commit: DriverCommit, by: DriverNode, before: ObservedLease, now: int) -> None:
     """D2: judge a new incarnation. A start by a wall clock, or without any check, is exempt."""
+    # free; the next incarnation of the same process; or a start that asks no lease, or only a wall clock
     if before.free or before.incarnation == commit.incarnation or (commit.token is None and not commit.incarnation):
         return
     holder, silent = before.holder, now - before.since.row
@@ -363,6 +365,7 @@ def _renews_in_time(holder: DriverNode, since: Since, now: int) -> bool:
     """
     if not holder.able or holder.awake_since > since.row or holder.wants_to_renew(now):
         return False
+    # after a missed renewal it tries again within this time, by its own clock
     return holder.last_renewal or (now - since.back) * holder.rate < holder.times.again_ms * 100
 
 
@@ -373,6 +376,8 @@ def judge_silence(nodes: Iterable[DriverNode], lease: ObservedLease, now: int) -
             continue
         waited = now - max(lease.since.row, node.able_since)
         gone = lease.holder is None and lease.host == node.host
+        # A returned lease is free from its row on. That of a dead process is free from its death, for a watcher on its
+        # host.
         nobodys = waited if lease.free else min(waited, now - lease.since.death) if gone else 0
         if nobodys > _bound(node, node.times.read_ms):
             raise NotAtOnce(f"{node.name} has watched for {waited} ms a lease without a holder", (node.name,))

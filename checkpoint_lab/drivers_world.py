@@ -173,6 +173,7 @@ class DriversWorld(World):
         if node.under_way is None and node.todo:
             if node.able:
                 yield "propose", node.name, "main"
+            # a leader's other commits wait: its renewals notice that the store does not answer
             elif not node.incarnation:
                 yield "miss", node.name
 
@@ -266,6 +267,7 @@ class DriversWorld(World):
     def _do_look(self, name: str) -> None:
         """Look at the lease, as `driver.standby.lookout` does."""
         node = self.nodes[name]
+        # before the read: a store that does not answer must not end the looks
         node.look_ms = node.local(self.now) + self.times.read_ms
         try:
             read = node.log.state()
@@ -284,7 +286,7 @@ class DriversWorld(World):
                 node.todo.append(DriverCommit("begin", token=effect.token))
 
     def _is_gone(self, holder: Holder | None, seen_by: DriverNode) -> bool:
-        """Return True if the holder's process is dead and on the same host: a host sees its own processes only."""
+        # a host sees only its own processes die
         return holder is not None and holder.host == seen_by.host and self._living(holder) is None
 
     def _living(self, holder: Holder | None) -> DriverNode | None:
@@ -312,8 +314,8 @@ class DriversWorld(World):
         node.view.pinned = True
 
     def _close_keeper(self, node: DriverNode) -> None:
-        """Stop the keeper. A renewal that is due still waits for its turn at the log."""
         if node.wants_to_renew(self.now):
+            # the keeper has begun this renewal, which waits for its turn at the log
             node.todo.append(DriverCommit("renew", node.incarnation))
         node.renew_ms = None
 
@@ -334,6 +336,7 @@ class DriversWorld(World):
     def _do_append(self, name: str) -> None:
         node = self.nodes[name]
         commit, node.under_way = cast(DriverCommit, node.under_way), None
+        # a paused process cannot propose again what was lost to a faster commit
         node.view.acts = node.awake
         try:
             result = self._appended(commit, node.log, node.holder, node)
@@ -363,6 +366,7 @@ class DriversWorld(World):
                 self._handle(node, TakeoverWon())
             node.leads(result, self.now)
         elif commit.what == "keep":
+            # `keep` has ended an incarnation and not the job: the same process begins the next one
             node.todo.append(DriverCommit("begin", node.incarnation, self.rules.restarts))
         elif node.renew_ms is None:
             self._left(node)
@@ -370,7 +374,7 @@ class DriversWorld(World):
             self._renewed(node, commit, result)
 
     def _left(self, node: DriverNode) -> None:
-        """End the driver after the return of its lease; a renewal may still wait for its turn."""
+        # a renewal of the closed keeper may still wait for its turn
         if not node.todo:
             self._end(node)
 
@@ -380,6 +384,7 @@ class DriversWorld(World):
         if commit.what == "decide":
             node.has_decided(self.now)
             self.outside.decided = self.outside.calm
+        # a renewal reads the log, so by it the holder learns of a request
         if before.handover_asked and not node.ends:
             self._leave(node)
 
@@ -398,6 +403,7 @@ class DriversWorld(World):
         elif commit.what == "renew":
             node.missed(self.now)
         else:
+            # first again: the lease is not returned before the last epoch
             node.todo.insert(0, commit)
 
     def _end(self, node: DriverNode) -> None:
@@ -480,6 +486,7 @@ class DriversWorld(World):
         self.outside.since = replace(self.outside.since, back=self.now)
         self._reaches()
         for node in self.nodes.values():
+            # not `awake_since`: an outage silences all hosts, and none of them by a fault of its own
             node.able_since = self.now
 
     def _reaches(self) -> None:

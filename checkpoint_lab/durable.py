@@ -126,6 +126,7 @@ class State:
         """Return a state that continues from a cut."""
         state = cls(0)
         state.cursor, state.have, state.digest = cut.cursor, cut.have, cut.digest
+        # A copy: other cuts share the list, and another history has appended to it since this cut.
         state.rows = cut.rows[0][: cut.rows[1]]
         state.outbox = deque(cut.outbox)
         state.sent, state.received, state.taken = cut.sent, cut.received, cut.taken
@@ -223,10 +224,12 @@ class Storage:
     def tear(self, write: Write) -> None:
         """Write a part of the record. An older record of the key stays, because files are replaced by renaming."""
         self._changed()
+        # the whole checksum, eight characters, which half of the text does not match
         self.framed.setdefault(write.key, write.framed[: 8 + len(write.framed) // 2])
 
     def intact(self) -> list[Key]:
         """Return the acknowledged records that can still be damaged."""
+        # a record with a copy is damaged already
         return sorted(self.acknowledgements.keys & (self.framed.keys() - self.copies.keys()))
 
     def damage(self, key: Key, how: str) -> None:
@@ -281,6 +284,7 @@ class Storage:
         """Return the readable records without those of undone futures, computed once per change and table."""
         found = self.readable_with_erased() if erased_too else self.readable()
         kept = self._standing.get(erased_too)
+        # by identity, since each recovery makes a new table; a comparison of all rows would cost more than it saves
         if kept is None or kept[0] != self.version or kept[1] is not table:
             kept = self._standing[erased_too] = (self.version, table, standing(process, found, table))
         return kept[2]
@@ -309,6 +313,7 @@ def standing(process: ProcessId, records: Mapping[Key, Record], table: RollbackT
 
 
 def _undone(process: ProcessId, key: Key, record: Record, table: RollbackTable) -> bool:
+    # By its key: an index-based checkpoint is stored under the lowest index that it serves, and names the highest.
     index = int(key[1]) if key[0] == CHECKPOINT else _number(record, "index")
     written_in = _number(record, "incarnation")
     for number, row in table.items():

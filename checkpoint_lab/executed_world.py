@@ -92,6 +92,7 @@ class Life:
             self.steps.append((event, list(effects)))
             return effects
 
+        # on the instance: the class is the protocol's own, and `judge` runs it without a recorder
         vars(machine)["handle"] = recorded
         return machine
 
@@ -157,6 +158,7 @@ class ExecutedWorld(BatchesWorld):
         for source in graph.sources:
             for number in range(inputs):
                 executor.write(f"{source}.{number}", input_rows(f"{source}.{number}"))
+        # last, because it begins the machines, whose effects need the fields and inputs above
         super().__init__(recorded(protocol, self.lives), graph, possible(faults), inputs, settings=settings)
 
     def workload(self, graph: Graph, inputs: int, loops: int, ordered: bool) -> GraphApplication:
@@ -193,6 +195,7 @@ class ExecutedWorld(BatchesWorld):
         """Run the delivered segments in one micro-batch, with a marker after them if the state is captured."""
         name = process.name
         taken, self.waiting[name] = self.waiting.get(name, []), []
+        # Nothing was taken in since the newest capture, so its snapshot is still the operator's state.
         if not taken and (not marked or name in self.captured):
             return
         batch = self.executor.run(name, taken, marked)
@@ -220,6 +223,7 @@ class ExecutedWorld(BatchesWorld):
         if isinstance(effect, CaptureState) and process.name in self.graph.processes:
             self.run_batch(process, marked=True)
             process.state.snapshot = self.captured[process.name]
+        # rows to be shown may still wait for the end of the batch
         elif shows and process.name in self.results:
             self.run_batch(process)
         super()._carry_out(process, effect)
@@ -254,6 +258,7 @@ class ExecutedWorld(BatchesWorld):
     def _go_back(self, process: Process, part: Part, now: Record | None) -> Record | None:
         record = super()._go_back(process, part, now)
         if process.name in self.graph.processes and (now is None or part.checkpoint or part.initial):
+            # a survivor that keeps its state keeps its operator, too
             saved = self.executor.load(process.name)[part.checkpoint].snapshot if part.checkpoint else None
             snapshot = saved or Snapshot()
             self._forget(process.name)

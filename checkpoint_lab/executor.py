@@ -61,6 +61,7 @@ class Saved(NamedTuple):
 def number_row(state: KeyState, row: Row) -> tuple[KeyState, Row]:
     """Take one row of a key in: return the new state and the output row."""
     number = state.number + 1
+    # The sender's number and chain are part of it: a state that was restored wrongly upstream shows in all later rows.
     chain = crc32(f"{row.item} {row.number} {row.chain}".encode(), state.chain)
     return KeyState(state.key, number, chain), Row(state.key, row.item, row.number, number, chain)
 

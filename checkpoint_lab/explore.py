@@ -133,6 +133,7 @@ def _scope(world: World, timers_left: int) -> Sequence[Choice]:
 
 def _mark(world: World, timers_left: int) -> tuple[int, int]:
     picture: Hashable = world.picture()
+    # the same state with more timers left has more successors
     return hash(picture), timers_left
 
 
@@ -198,6 +199,7 @@ class _Shrinking:
         if error is None:
             raise NotFailing(f"a trace of {len(trace)} choices does not fail")
         kept = self._smaller(done, _signature(error))
+        # the first error belongs to the long trace; the report needs that of the short one
         _, last = attempt(self.make, kept)
         if isinstance(last, Violation):
             last.trace = tuple(kept)
@@ -220,6 +222,7 @@ class _Shrinking:
         start = 0
         while start < len(trace) and self.trials < self.trials_max:
             done = self._fails([*trace[:start], *trace[start + size :]], wanted)
+            # `settle` adds calm choices, so a trial can perform as many as it left out
             if done is not None and len(done) < len(trace):
                 trace = done
             else:

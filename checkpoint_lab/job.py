@@ -260,7 +260,7 @@ class JobWorld(World):
         return self.surroundings.storage()
 
     def _live(self, process: Process) -> None:
-        """Count one more event of the process, for vector clocks."""
+        # no recovery lowers it: the number of an undone event is never used again, so one bit tells if an event stands
         process.events += 1
         process.state.lived |= 1 << process.events
         process.state.clock[process.number] = process.events
@@ -302,7 +302,7 @@ class JobWorld(World):
         process.writes.append(Write(effect.key, framed, effect.token, cut))
 
     def _count_state(self, process: Process, key: Key, cut: StateCut) -> None:
-        """Count the state of a new checkpoint; a record that is written again brings no state with it."""
+        # A record that is written again, after an error or with another mark, brings no new state with it.
         known = process.storage.cuts.get(key) is cut or any(write.cut is cut for write in process.writes)
         if known or process.is_source or process.name == COORDINATOR:
             return

@@ -130,6 +130,7 @@ class Zombie:
         self.name = process.name
         self.machine, self.incarnation, self.transport = process.machine, process.incarnation, process.transport
         self.is_source = process.is_source
+        # a copy, since the state itself is the successor's from now on
         self.state = State.of(process.state.cut())
         self.held = set(process.held)
         # without the transport's timers: `act` hands every timer to the machine
@@ -140,6 +141,7 @@ class Zombie:
         """Writes whose answers it waits for."""
         self.cuts: dict[Key, StateCut] = dict(process.storage.cuts)
         self.replay = deque(process.replay)
+        # copies, since the same messages reach the successor: the network cannot tell both apart
         self.inbox = {
             channel: deque(queue)
             for channel, queue in (*network.queues.items(), *network.controls.items())
@@ -205,6 +207,7 @@ class Zombie:
             case Send():
                 self._send(job, effect)
             case Deliver(Received(_, message)):
+                # 0 for a message that no process has sent but another zombie
                 self.state.rows.append(job.truth.of(message) or 0)
                 self.shown_as.append(job.app.lineage(message.body))
                 self._take_in(job, self.shown_as[-1])
@@ -285,6 +288,7 @@ class RecoverableJob(JobWorld):
         make = self.protocol.coordinator if process.name == COORDINATOR else self.protocol.worker
         assert make is not None  # noqa: S101 - there is no process without a role
         process.begin_life(make(self._birth(process, checkpoint)))
+        # a survivor's fence rises here, since its old incarnation has written until now
         process.storage.fence.raise_to(self.incarnation)
         self._connect(process)
         if self.incarnation > 1:
@@ -292,9 +296,9 @@ class RecoverableJob(JobWorld):
         self.hand(process, Commanded("start", {"local_ms": process.clock.local(self.now)}))
 
     def _connect(self, process: Process) -> None:
-        """Connect the control channels: with a new transport, or with that of a live process, which continues."""
         make = self.surroundings.transport
         if process.transport is not None:
+            # a live process keeps its transport: the message that announced this incarnation may be repeated
             self.carry(process, Joined(self.incarnation))
         elif self.lossy and make is not None:
             process.transport = make(process.name, self.incarnation)
@@ -364,6 +368,8 @@ class RecoverableJob(JobWorld):
             raise ProtocolViolation(f"the plan is of incarnation {plan.incarnation}, not {number}")
         self._judge_plan(plan, given)
         self.incarnation = number
+        # G5: the row is durable before any process restores, so a message of the undone future is known as such from
+        # here on
         self.table = with_row(self.table, plan)
         self.plan, self.planned_for = plan, failed
         if self.recovering:
@@ -389,13 +395,11 @@ class RecoverableJob(JobWorld):
         # late arrivals are kept only while the budget allows them
         if not self.budget.late:
             process.late = []
+        # with `rejoin`, survivors work until the news reaches them
         process.frozen = failed or self.protocol.rejoin is None
 
     def _failed(self) -> frozenset[ProcessId]:
-        """Return the processes without a valid state.
-
-        These are down, or have not yet left a state that the previous plan undid.
-        """
+        # A frozen process that has not done its part yet still has the state that the last plan has undone.
         void = {
             each.name
             for each in self.everybody
@@ -464,6 +468,7 @@ class RecoverableJob(JobWorld):
             return
         oracles.judge_consistent(self.truth, line, what)
         if self.protocol.maximal:
+            # a log channel can be read again, so nothing in transit is lost
             somewhere = self._somewhere(plan) if self.network.log is None else None
             oracles.judge_maximal(line, self._candidates(given.failed), somewhere, what)
 
@@ -486,10 +491,7 @@ class RecoverableJob(JobWorld):
         return found
 
     def _somewhere(self, plan: RecoveryPlan) -> int:
-        """Return the mask of messages that are still obtainable.
-
-        They are on channels, in durable logs or in the plan's replay, or the recovery returns them to channels.
-        """
+        # on channels, or returned to them by this recovery; then in durable logs, and in the plan's replay
         mask = self.network.under_way() | self._given_back(plan)
         held = [message for part in plan.parts.values() for message in part.replay]
         for process in self.everybody:
@@ -505,6 +507,7 @@ class RecoverableJob(JobWorld):
         for process in self.everybody:
             part = plan.parts.get(process.name, KEEP)
             stays = process.machine is not None and not moves(part)
+            # a machine that stays keeps all that it has not delivered
             taken = 0 if stays else self._cut(process, part).taken
             mask |= sum(process.state.pending) & ~taken
         return mask

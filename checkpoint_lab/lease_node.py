@@ -183,12 +183,12 @@ def _judge_primary(leader: Node, holders: Sequence[Node], log: Sequence[LeaseEnt
 
 
 def _known_holder(leader: Node, log: Sequence[LeaseEntry]) -> ProcessId | None:
-    """Return the node that has a right as the primary sees it; a chosen lease counts before the primary executes it."""
     primary = leader.primary
     if primary is None:
         return None
     if primary.lease is not None:
         return primary.lease.terms.holder
+    # a chosen lease counts before the primary has executed it: its holder may be faster
     unexecuted = log[leader.replica.applied :] if leader.replica else ()
     return next((entry.terms.holder for entry in unexecuted if entry.terms and entry.terms == primary.asked), None)
 

@@ -328,6 +328,7 @@ class LeaseWorld(World):
     def _has_quorum(self, name: ProcessId) -> bool:
         if not self.nodes[name].awake:
             return False
+        # A round of consensus needs both directions of a link, a heartbeat only one (`_connected`).
         cut = {other for pair in self.cuts if name in pair for other in pair} - {name}
         return 2 * sum(node.awake and other not in cut for other, node in self.nodes.items()) > len(self.nodes)
 
@@ -605,6 +606,7 @@ def _draw_for(weights: Mapping[ProcessId, int], wanted: str) -> int:
     total, below = sum(weights.values()), 0
     for name, weight in weights.items():
         if name == wanted:
+            # the middle, so that no rounding picks a neighbour
             return (2 * below + weight) * DRAWS // (2 * total)
         below += weight
     raise ValueError(f"{wanted} cannot be picked: {dict(weights)}")

@@ -86,6 +86,7 @@ def leaks(job: RecoverableJob) -> list[tuple[ProcessId, Key]]:
     futures = _Futures(job)
     before = futures.of(kept)
     found: list[tuple[ProcessId, Key]] = []
+    # a list, because `kept` loses each record that is found
     for process, records in list(kept.items()):
         for key in records:
             # a record counts as leaked if it can go together with those found before
@@ -130,10 +131,6 @@ class _Futures:
     def _begin(
         self, name: ProcessId, plan: RecoveryPlan, failed: frozenset[ProcessId], records: AllRecords
     ) -> Hashable:
-        """Return the begin of a process: its part, the record it continues from, its first effects on the application.
-
-        Erasing a record, or reporting it to others, is no use of it.
-        """
         now = None if name in failed else self.now.get(name)
         part = plan.parts.get(name, KEEP)
         if self.job.protocol.rejoin is not None and now is not None:
@@ -147,6 +144,7 @@ class _Futures:
         assert make is not None  # noqa: S101 - there is no process without a role
         machine = make(self._birth(name, plan, checkpoint, records))
         effects = machine.handle(Commanded("start", {"local_ms": 0}))
+        # a record that is only erased, or reported to others, is not used
         told = [effect for effect in effects if not isinstance(effect, Erase) and not _is_report(effect)]
         return (_picture(part), machine.phase, canonical(machine.record()), canonical(told))
 
@@ -193,6 +191,7 @@ def enough(world: MessageWorld, choices: Sequence[Choice]) -> Sequence[Choice]:
 
 def can_fail(world: MessageWorld) -> bool:
     """Return True if a fault may still happen or end."""
+    # `staggered` is a way to recover and no fault
     spent = replace(world.budget, staggered=False) == NO_FAULTS
     return not spent or bool(world.zombies or world.network.cut) or any(each.paused for each in world.everybody)
 
@@ -428,6 +427,7 @@ class MessageWorld(RecoverableJob):
 
     def periodic(self) -> list[Choice]:
         """Return the periodic timers, at most one per process."""
+        # reversed, so that the earliest timer of a process is the one that stays
         found = {choice[1]: choice for choice in reversed(self.timers()) if choosing.is_periodic(self, choice)}
         return list(found.values())
 
@@ -476,7 +476,7 @@ class MessageWorld(RecoverableJob):
             judge_leaks(self)
 
     def _is_due(self, every: int) -> bool:
-        """Long runs are few, so each of their ends is checked."""
+        # long runs are few, so each of their ends is checked
         return self.stretch > 1 or self.step % every == 0
 
     def counts(self) -> dict[str, int]:

@@ -110,6 +110,7 @@ class SinkTarget:
             return True
         if how == "fail":
             raise PublishFailed(f"{self.sink} is away")
+        # every file is looked at before a row is shown, since a transaction is whole
         for file in output.files:
             if file.path in store.gone:
                 raise damaged(file.path, "is missing", epoch=output.epoch, sink=self.sink, expected="1 byte")
@@ -131,6 +132,7 @@ class SinkTarget:
 
     def take_back(self, number: int) -> None:
         """Restore an older version of the table; all newer ones are lost."""
+        # what was there before the first restore: a second one must not replace it by less
         self.backup = self.backup or (self.shown, self.marker)
         rows, self.marker = self.versions[number]
         self.shown, self.versions = self.shown[:rows], self.versions[: number + 1]
@@ -175,6 +177,7 @@ class OperatedStore(Shared):
         """Replace the log by a backup of it."""
         super().restored(backup)
         in_log = self.decided
+        # the lost end's numbers are used again, so the attempts that are in the log decide
         self.by_number = {each.epoch: each for each in self.decisions.values() if each.attempt in in_log}
 
     def judge(self, manifest: Manifest) -> None:
@@ -227,6 +230,7 @@ class OperatedTruth:
         kept = self.attempts_of(epoch)
         for sink in SINKS:
             # rows of the restored lineage are published once; all others may come again
+            # a set: however often a row is shown, one restore repeats it once
             again = {row for target in self.targets[sink] for row, attempt in target.shown if attempt not in kept}
             self.accepted[sink].update(again)
 
@@ -316,6 +320,8 @@ class OperatedDriver:
         found = Found({SOURCE: {"topic": topic}}, {sink: {"table": each.identity} for sink, each in targets.items()})
         log_state = self.log.state()
         choice = choice_unseen(log_state, start.restore, self.log.manifest, self.log.verify)
+        # once before the incarnation begins, so that a refusal changes nothing, and again with the epoch that it has
+        # got
         reconciled(self.log, log_state, choice.base, choice.unpublished, found, start.confirmed)
         point = self.log.begin_incarnation(HOLDER, start.restore, 1_000, takeover=True, taken_back=taken_back)
         self.point, self.start = point, start
@@ -349,6 +355,7 @@ class OperatedDriver:
                 f"{self.topic} begins at {oldest}, the job has read it up to {at.number}", hint="keep rows longer"
             )
             self.ending = End(Outcome.FAILED, with_confirmation(lost, SOURCE, self.start.restore))
+        # the commit of the initial epoch may have failed
         if self.ending is None:
             self.tell(QueryStarting(behind=True))
 
@@ -370,6 +377,7 @@ class OperatedDriver:
     def tell(self, event: Event) -> None:
         """Hand an event to the rules and carry out their effects."""
         events = deque([event])
+        # an answer is handled when all effects of the event before it are carried out, as in the queues of a driver
         while events and self.ending is None:
             for effect in self.core.handle(events.popleft(), float(self.now_ms)):
                 events += self._carry_out(effect)
@@ -379,6 +387,7 @@ class OperatedDriver:
             case ArmTimer(delay_ms=delay_ms, elapsed=elapsed):
                 self.timers.append((self.now_ms + delay_ms, elapsed))
             case OfferMarker():
+                # only their number matters, because this job has no state to take a snapshot of
                 self.markers += 1
             case CommitEpoch(manifest=manifest, names=names):
                 return self._decide(manifest, names)

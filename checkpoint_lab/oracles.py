@@ -189,6 +189,7 @@ def judge_restored(truth: Truth, processes: Collection[Process], restored: Proce
 
 def judge_pair(truth: Truth, sender: Process, receiver: Process) -> None:
     """O1 for one direction."""
+    # what the receiver has got from this sender, less what the sender's present history has sent
     orphans = receiver.state.received & truth.sent_by.get(sender.name, 0) & ~sender.state.sent
     if orphans:
         names = truth.describe(orphans)
@@ -362,6 +363,7 @@ def judge_maximal(
         tried = {name: candidates[name][place] for name, place in zip(names, places, strict=True)}
         if orphans(tried) or (somewhere is not None and in_transit(tried) & ~somewhere):
             continue
+        # Usable lines form a lattice: their maximum, process by process, is a usable line as well.
         best = {name: max(best[name], place) for name, place in zip(names, places, strict=True)}
     for name in names:
         if _progress(line[name]) < _progress(candidates[name][best[name]]):

@@ -137,6 +137,7 @@ class OutboxDriver:
             found.append(("sweep", number))
         if self.publishing is not None:
             found += [("publish" if sink in self.sessions else "open", number, sink, "ok") for sink in self.undone]
+        # a failed publish begins again between two calls; a call that waits for it gets the error instead
         again = self.broken is not None and self.broken.retriable and self.effect is None
         if isinstance(self.behind_effect, AppendAcks) or again:
             found.append(("behind", number, "ok"))
@@ -152,6 +153,7 @@ class OutboxDriver:
         """Return refusals and lost answers of the next step."""
         found: list[Choice] = []
         if self.publishing is not None:
+            # not done; done and not answered; the same and tried again; not done yet
             ways = ("fail", "silent", "again", "late")
             found += [("publish", number, sink, how) for sink in self.undone if sink in self.sessions for how in ways]
         if isinstance(self.effect, RunPlan):
@@ -163,9 +165,11 @@ class OutboxDriver:
 
     def _plans(self, number: int, rows: int) -> list[Choice]:
         if self.reruns:
+            # the offsets of a batch that runs again are written already
             return [("plan", number, 0, False)]
         start = self.checkpoint.start_of(self.at)
         most = [size for size in SIZES if start + size <= rows]
+        # without a stamp, a batch that is planned again has the digest that it had before
         return [("plan", number, size, stamped) for size in most for stamped in (True, False)]
 
     # -- Spark --------------------------------------------------------------------------------------------------------
@@ -182,6 +186,7 @@ class OutboxDriver:
                 self.end(error)
                 return
         for each in self.checkpoint.offsets.values():
+            # a manifest names offsets by their digest only, and the oracle needs the rows that they stand for
             self.store.ends[each.digest] = each.end
         self.actions, self.has_begun, self.raced, self.reported = 0, False, False, frozenset()
         self.start_batch()
@@ -248,6 +253,7 @@ class OutboxDriver:
         except CkptError as error:
             self._fail(error)
             return
+        # an incarnation that has begun is answered one step later, when the log was read after it
         if self.begins is None:
             self._answer(answer)
 
@@ -294,7 +300,7 @@ class OutboxDriver:
         ensure(not again, "O5", f"batch {self.at} is the newest committed one, and a branch shows it again")
 
     def _write(self, how: str, append: Callable[[], object]) -> None:
-        """Append to the log. "again": the first attempt is done and not answered, the second one finds it."""
+        # "again": the first attempt is done and not answered, and the second one has to find it
         self.store.mood = "silent" if how == "again" else how
         try:
             append()
@@ -306,7 +312,7 @@ class OutboxDriver:
             self.store.mood = "ok"
 
     def _begin(self, effect: Begin, how: str) -> Answer:
-        """Begin an incarnation; in the next step, read the log after it. Another driver may come in between."""
+        # one step after the begin: another driver may have come in between
         if self.begins is not None:
             self.point, self.begins = self.begins, None
             self.seen = self.store.age
@@ -316,6 +322,7 @@ class OutboxDriver:
                 for each in self.sinks.values():
                     each.left = self.store.diverged_attempts(self.point.manifest.epoch)
             return IncarnationBegun(self.point, self.log.state(), Standing(), PLACES)
+        # another driver has changed the log since the look that the rule decided on
         self.raced = self.raced or self.seen != self.store.age
         self._refuse_newer_sinks()
         self.store.mood = "silent" if how == "again" else how
@@ -473,9 +480,9 @@ class OutboxDriver:
             self.undone, self.done, self.failed = deque(sorted(effect.outputs)), [], None
 
     def _fail(self, error: CkptError) -> None:
-        """Raise an effect's error in the call. O6: it is not caught, or Spark would commit the batch."""
         assert self.call is not None  # noqa: S101 - a call is under way
         try:
+            # O6: a function that caught it would let Spark commit a batch that the outbox has not decided
             self.call.throw(error)
         except CkptError as raised:
             self.end(raised)

@@ -103,12 +103,14 @@ class FormatDriver(OutboxDriver):
             self._stage(how)
         else:
             self.ahead = None
+            # the log would fence the older process of this run as a replaced driver
             if self.is_stale():
                 self.move("a new")
             super().start_batch()
 
     def newest_incarnation(self) -> int:
         """Return the newest incarnation of the log."""
+        # with a handle of its own: Spark prepares the tasks in another process than the one that commits
         return self.store.log().state().incarnation
 
     def recover(self) -> None:
@@ -128,7 +130,7 @@ class FormatDriver(OutboxDriver):
         return self.hosted not in (0, self.known)
 
     def _run_plan(self, effect: RunPlan, how: str) -> Staged:
-        """Answer with the files that the tasks have reported; a repeated batch leaves them as orphans."""
+        # the tasks are done: a batch that is decided already leaves their files as orphans
         self.actions += 1
         self.store.attempts += 1
         return Staged(

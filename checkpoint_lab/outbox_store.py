@@ -197,6 +197,7 @@ class OutboxStore(Shared):
 
     def append(self, new: NewRow, seen: int) -> LogRow:
         """Append one row. O5: an incarnation leaves no epoch with rows that its driver has not reported."""
+        # only an append that succeeds leaves epochs
         if new.kind == "incarnation" and seen == len(self.rows) and self.mood != "fail":
             self._judge_branch(IncarnationRecord.model_validate_json(new.brief).base)
         return super().append(new, seen)
@@ -248,6 +249,7 @@ class OutboxStore(Shared):
             for sink, target in sinks.items():
                 said, shows = listed[manifest.epoch], target.has(manifest.attempt)
                 fits = not shows or sink in (*said.shown, *said.maybe)
+                # an epoch without rows for the sink is shown by it in any case
                 fits = fits and (shows or sink not in said.shown or not self.rows_of(manifest, sink))
                 ensure(fits, "O6", f"{sink} shows epoch {manifest.epoch}: {shows}; reported is {said}")
         for manifest in left:
@@ -268,6 +270,7 @@ class OutboxStore(Shared):
     def judge_end(self, query: str, rows: int, sinks: dict[str, OutboxSink]) -> None:
         """O2: every sink shows all rows of the query's input, and every epoch of the branch."""
         for sink in sinks.values():
+            # an earlier query of the outbox had an input of its own
             shown = {row.name.number for _, each in sink.shown for row in each if row.name.source == query}
             lost = [row.name for row in output(query, 0, rows, NO_STATE)[0] if gets(sink.name, row)]
             lost = [name for name in lost if name.number not in shown]
@@ -279,6 +282,7 @@ class OutboxStore(Shared):
     def _judge_branch(self, base: int) -> None:
         silent = [each.epoch for each in self.left_by(base) if each.attempt not in self.reported]
         ensure(not silent, "O5", f"a branch after epoch {base} leaves epochs {silent}, and no report says so")
+        # the incarnation moves the branch, before its first commit
         self.tip, self.moves = base, self.moves + 1
 
     def judge(self, manifest: Manifest) -> None:
@@ -297,6 +301,7 @@ class OutboxStore(Shared):
         last = self.by_number[max(self.by_number)].spark_batch if self.by_number else None
         owners = {each.query for each in (base, last) if each is not None} | self.accepted
         ensure(not owners or batch.query in owners, "O16", f"{name} is of query {batch.query}, the outbox of {owners}")
+        # another query, which an operator has confirmed, begins with a batch of its own
         if base is not None and base.query == batch.query:
             follows = (batch.number, batch.before) == (base.number + 1, base.offsets)
             ensure(follows, "O2", f"{name} has batch {batch.number} right after batch {base.number}")

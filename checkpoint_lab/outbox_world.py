@@ -134,6 +134,7 @@ class OutboxWorld(World):
         found += [("name", each.epoch) for each in self.store.look().state().epochs if each.spark_batch in batches]
         if self.settled and here.newest >= 0:
             found += [("delete",), ("copy",)]
+            # the last place: by how many rows the batch grows; with 0 only its time of planning changes
             found += [("edit", here.newest, 0)]
             if here.newest in here.commits:
                 found += [("edit", each, 0) for each in (here.newest - 1,) if each >= 0]
@@ -163,6 +164,7 @@ class OutboxWorld(World):
 
     def _ways(self, error: CkptError) -> list[Choice]:
         """Return the steps that the error names. O10: there is one."""
+        # by the words of the error, since the operator knows nothing else
         hint, found = error.hint, list[Choice]()
         if "take restore= out" in hint or "continue where the job stopped" in hint or isinstance(error, EpochNotFound):
             return [("take out",)]
@@ -180,6 +182,7 @@ class OutboxWorld(World):
         if isinstance(error, PublishConflict) and any(sink.forgotten for sink in self.sinks.values()):
             found.append(("declare",))
         if isinstance(error, PublishConflict):
+            # -1 is the query's beginning
             found += [("branch", int(epoch), int(batch or -1)) for epoch, batch in _BRANCH.findall(hint)]
         if isinstance(error, BatchUnexpected | QueryForeign):
             found += [("restore", int(each)) for each in _RESTORE.findall(hint)]
@@ -197,7 +200,7 @@ class OutboxWorld(World):
         return {number for number in here.commits if here.batch(number) in known}
 
     def _is_behind(self) -> bool:
-        """Return True if the log has lost epochs: a query is not confirmed on top of that."""
+        # on a log that has lost epochs no query is confirmed: first the log is made whole, or its loss accepted
         return self.newer is not None
 
     # -- making it happen ---------------------------------------------------------------------------------------------
@@ -207,6 +210,7 @@ class OutboxWorld(World):
         if choice[0] in _FAULTS or choice[-1] in ("fail", "silent", "again", "late"):
             self.faults_left -= 1
             self.counter[self.fault_of(choice)] += 1
+            # after another trouble, the step that an error named need not be enough any more
             self.obeyed, self.named = 0, None
         self.act(choice)
         self._collect()
@@ -235,6 +239,7 @@ class OutboxWorld(World):
         driver, tip = self.drivers[number], self.store.tip
         name = type(driver.effect).__name__
         driver.step(how)
+        # by the log and not by the answer: a commit without an answer is decided as well
         if self.store.tip > tip:
             self.obeyed, self.newer = 0, None
             self.counter["decided"] += 1
@@ -319,6 +324,7 @@ class OutboxWorld(World):
         self.tell("operator", "failed", what)
 
     def _put(self, checkpoint: SparkCheckpoint) -> None:
+        # drivers of the old folder find the new one at their path from now on (`at_its_path`)
         self.shelf.append(self.checkpoint)
         checkpoint.replaced, self.checkpoint.replaced, self.checkpoint = None, checkpoint, checkpoint
 
@@ -422,6 +428,7 @@ class OutboxWorld(World):
         assert self.error is not None  # noqa: S101 - else the choice does not exist
         epoch, incarnation = map(int, _ACCEPTED.findall(self.error.hint)[0])
         self._obey(f"accepts the loss of epochs up to {epoch}")
+        # the command is refused as long as a driver may hold the lease
         self.store.later()
         log = self.store.opened()
         log.accept_loss(epoch, incarnation)

@@ -70,7 +70,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _fields_of(kind: type) -> tuple[str, ...]:
-    """Return the fields of a frozen dataclass with slots; its own way of copying lists its fields each time."""
+    # kept: a frozen dataclass with slots lists its fields again whenever it copies itself
     if kind not in _FIELDS:
         _FIELDS[kind] = _asked_for_fields(kind)
     return _FIELDS[kind]
@@ -84,7 +84,7 @@ def _asked_for_fields(kind: type) -> tuple[str, ...]:
 
 
 def _made(kind: type, *values: object) -> object:
-    """Build the value without its constructor: the constructor accepted it before."""
+    # without the constructor, which accepted the value before
     value: object = object.__new__(kind)
     for name, each in zip(_fields_of(kind), values, strict=True):
         object.__setattr__(value, name, each)
@@ -115,6 +115,7 @@ def canonical(value: Any) -> Hashable:
     if isinstance(value, list | tuple | deque):
         return tuple([canonical(each) for each in value])
     if isinstance(value, Mapping):
+        # by their text, since keys of different types do not compare
         return tuple([(canonical(key), canonical(value[key])) for key in sorted(value, key=str)])
     if isinstance(value, set | frozenset):
         return unordered(value)

@@ -198,10 +198,12 @@ def read_recording(path: Path) -> Recording:
     except OSError as error:
         raise TraceInvalid(f"{path}: {error.strerror}", hint="name a file that simulate --record has written") from None
     lines = [_line_of(path, number, text) for number, text in enumerate(texts, 1)]
+    # a file of one line has a beginning or a verdict, and not both
     begun, *chosen, judged = lines if len(lines) > 1 else [None, None]
     if not isinstance(begun, Scheduled) or not isinstance(judged, Judged):
         raise TraceInvalid(f"{path} is no simulated run from its beginning to its verdict")
     try:
+        # only to check the recorded graph: a scenario cannot be made of an invalid one
         _ = begun.scenario
     except ProtocolViolation as error:
         raise TraceInvalid(f"{path}, line 1: {error.what}") from None

@@ -122,7 +122,7 @@ def _of_stages(known: Stages, recorded: Sequence[_Recorded]) -> RecordedJob:
 
 
 def _process(node: str) -> str:
-    """Return the simulator's name of a recorded node. Protocols join names with "/" into keys of records."""
+    # protocols join names with "/" into keys of records
     return node.replace("/", ":", 1)
 
 
@@ -177,14 +177,15 @@ def _recorded(store: Store) -> _Recorded:
             f"job '{log_state.job}' has no two epochs in a row of one incarnation: their interval is not known",
             hint="let the job take two epochs, then compare; or name a graph with --graph",
         )
+    # a clock that was set back would make an interval of 0 or less, and rates are divided by it
     intervals = [max(1, after.created_ms - before.created_ms) for before, after in pairs]
     rows_in = statistics.fmean(after.rows_in for _, after in pairs)
     return _Recorded(manifest, intervals, rows_in, _staged(log, [after.epoch for _, after in pairs[-5:]]))
 
 
 def _consecutive(briefs: Sequence[EpochBrief]) -> Iterable[tuple[EpochBrief, EpochBrief]]:
-    """Yield epochs and their next ones, unless a restart or retention lies between."""
     for before, after in pairwise(briefs):
+        # after a restart, or where retention dropped an epoch between, the distance of two epochs is no interval
         if after.base == before.epoch and after.incarnation == before.incarnation:
             yield before, after
 

@@ -108,6 +108,7 @@ NUMBERS = (1, 2, 5)
 
 def drawn_world(protocol: Protocol, seed: int) -> MessageWorld:
     """Return the world of a seed, with everything drawn except the protocol."""
+    # another stream than that of the schedule, which begins from the bare seed
     draw = Draw(f"world {seed}")
     graph = drawn_graph(draw, f"drawn_{seed}", protocol.needs.acyclic)
     interval_ms, timeout_ms = draw.choice(INTERVALS_MS), draw.choice(TIMEOUTS_MS)
@@ -130,12 +131,14 @@ def drawn_graph(draw: Draw, name: str, acyclic: bool) -> Graph:
         before += [process] if process in inner else []
     # a process without an output gets one, so that every process leads to a sink
     starts = {source for source, _ in edges}
+    # to later ones only, so that no loop arises here
     edges += [(each, draw.choice([*inner[inner.index(each) + 1 :], *sinks])) for each in inner if each not in starts]
     edges += [(each, draw.choice([*inner, *sinks])) for each in sources if each not in starts]
     if draw.random() < SHORT_CUTS:
         edges.append((draw.choice(sources), draw.choice(sinks)))
     if inner and not acyclic and draw.random() < BACK_EDGES:
         late = draw.randrange(len(inner))
+        # to an earlier process, or to itself
         edges.append((inner[late], inner[draw.randint(0, late)]))
     return Graph(name, tuple(dict.fromkeys(edges)))
 
@@ -223,6 +226,7 @@ def handled_cells(machines: Iterable[type[Machine[object]]]) -> frozenset[Cell]:
 
 def _machines(protocol: Protocol, graph: Graph) -> list[type[Machine[object]]]:  # type: ignore[type-var]
     makers = [protocol.worker, *([protocol.coordinator] if protocol.coordinator else [])]
+    # a maker may be a function that chooses by an option, so only a machine has the type
     birth = Birth(graph.processes[0], graph, Incarnation(1), {}, DEFAULT)
     return [type(make(birth)) for make in makers]
 
@@ -438,6 +442,7 @@ class ScriptedDriver(Driver):
     def next_choice(self) -> Choice | None:
         """Return a named crash that is due, else a drawn choice."""
         due = [crash for crash in self._crashes if crash.step <= len(self.trace)]
+        # listing every possible fault takes long, and most steps have no crash that is due
         possible = self.world.faults() if due else ()
         for crash in due:
             choice = self.world.crash_of(crash.process)

@@ -166,6 +166,8 @@ class SimulatedQuery:
                 before = [group.copy() for group in self.groups[operator]]
                 reports += self._tasks(planned, number, operator, self.tasks)
                 self.groups[operator] = before
+            # Spark's attempt ids grow over all stages of a session: those of a later operator, or of a repeated task,
+            # are higher.
             attempt = number + len(OPERATORS) * (how == "twice")
             reports += self._tasks(planned, attempt, operator, self.tasks - (how == operator))
         # a source without rows so far holds the watermark at 0
@@ -182,7 +184,7 @@ class SimulatedQuery:
         return event_times(newest)
 
     def _done(self, planned: Planned, late_ms: int, reports: tuple[Report, ...]) -> BatchDone:
-        """Finish the batch. Its edge segments join the edges' streams before Spark plans the next batch."""
+        # before Spark plans the next batch, which may take them
         for edge, segments in segments_in(reports).items():
             self.added[edge] += segments
         self.shared.batch_ran(self.incarnation, planned.begins, planned.ends)
@@ -239,7 +241,7 @@ class SimulatedQuery:
         return [row for segment in self._taken_by(planned, edge) for row in self.shared.segment(segment.path)]
 
     def _put(self, batch: int, attempt: int, edge: str, rows: list[Row]) -> Iterator[Report]:
-        """Write segments: one task per source. A later attempt cuts its files at other rows."""
+        # one task per source; a later attempt cuts its files at other rows, so that a mixture of attempts shows
         size = self.shared.segment_rows + attempt
         for task, source in enumerate(SOURCES):
             own = [row for row in rows if row.name.source == source]
@@ -265,8 +267,8 @@ class SimulatedQuery:
         return reports
 
     def _called(self, name: str, operator: str, task: int, marker: ControlMarker | None) -> Iterator[dict[str, Json]]:
-        """Yield what each call of a task reports. Without a marker only key groups with rows are called."""
         groups = self.called(operator, task, marker)
+        # without a marker Spark calls the key groups that have rows, and no other
         if marker is None:
             for group in groups:
                 yield {"late": self.calls[operator, group.number]}

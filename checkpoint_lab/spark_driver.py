@@ -406,11 +406,11 @@ class SparkDriver:
         self.effects += self.core.handle(event, float(self.now_ms))
 
     def _begin_query(self, behind: bool) -> None:
-        """Start the query; the rules hear of it before Spark plans a batch."""
         groups = restored(self.shared, self.core.cut.chains)
         cursors = {source: int(str(cursor["n"])) for source, cursor in self.core.cut.cursors.items()}
         clocks = {source: ms for (_, source), ms in self.core.cut.event_times_ms.items()}
         self.query = SimulatedQuery(self.shared, self.incarnation, cursors, groups, self.core.cut.in_flight, clocks)
+        # before Spark plans a batch, so that the rules can offer the first marker in time
         self._handle(QueryStarting(behind))
 
     def _carry_out(self, effect: Effect) -> None:
@@ -516,6 +516,7 @@ class SparkDriver:
             else:
                 rows, replayed = had, True
         except CkptError as error:
+            # the next try opens a session, which refuses a commit of this one that is still under way
             lane.session = None
             back = way_back(error, sink.name, output.epoch, self.log.state, self.log.manifest, self.shared.verify)
             self.inbox.append(PublishEnded(sink.name, output.epoch, error=error, back=back))

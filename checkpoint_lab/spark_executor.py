@@ -53,6 +53,7 @@ def read_segments(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     for frame in frames:
         for text in frame["value"]:
             asked = json.loads(text)
+            # place -1 sorts before every segment, that of a marker after all of them
             rows = [(BEGIN, -1, key, "", 0, number, chain) for key, number, chain in asked["begin"]]
             # `place` keeps the order of the segments: Spark may deliver a key's rows of one micro-batch in any order.
             for place, file in enumerate(asked["files"]):
@@ -66,6 +67,7 @@ def run_operator(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupSt
     """Number the rows of one key in the order of their segments; answer a marker with the state. In tasks."""
     known = KeyState(key[0], *state.get) if state.exists else KeyState(key[0])
     out: list[tuple[str, int, str, str, int, int, int]] = []
+    # Spark may hand in a key in several frames; a stable sort keeps the rows of one segment in the order of its file
     arrived = pd.concat(list(frames)).sort_values("place", kind="stable")
     for kind, place, *fields in arrived.itertuples(index=False, name=None):
         row = Row(*fields)
@@ -74,6 +76,7 @@ def run_operator(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupSt
         elif kind == TAKE:
             known, result = number_row(known, row)
             out.append((kind, place, *result))
+        # a key that had no row has no state to report, as in `MemoryExecutor`
         elif known.number:
             out.append((kind, place, known.key, "", 0, known.number, known.chain))
     state.update((known.number, known.chain))
@@ -105,8 +108,10 @@ class _Operator:
         """Run one micro-batch and return its results."""
         self._results = []
         self._stream.add(json.dumps({"begin": begin, "files": files, "marked": marked}))
+        # returns when the batch has ended, so `_collect` has its rows then
         self._query.processAllAvailable()
         outputs: list[list[Row]] = [[] for _ in files]
+        # the shuffle mixes keys; a segment has them in order, and the rows of one key are in order already
         for kind, place, row in sorted(self._results, key=lambda each: each[2].key):
             if kind == TAKE:
                 outputs[place].append(row)
@@ -215,4 +220,5 @@ def _rows_of(table: Path) -> list[dict[str, Any]]:
     if not DeltaTable.is_deltatable(str(table)):
         return []
     rows: list[dict[str, Any]] = pa.table(DeltaTable(table).scan().read_all()).to_pylist()
+    # a scan returns the files of a Delta table in any order
     return sorted(rows, key=lambda row: int(row["at"]))

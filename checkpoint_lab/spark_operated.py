@@ -134,6 +134,7 @@ class OperatedWorld(World):
         found: list[Choice] = [("publish", sink, "ok") for sink, waiting in driver.waiting.items() if waiting]
         if driver.news:
             found += [("batch", most) for most in (1, 2)]
+        # without faults, `drain_choices` takes a timer only when nothing else is left
         return [*found, *(self.timers() if self.faults_left else [])]
 
     def _operator(self) -> list[Choice]:
@@ -141,6 +142,7 @@ class OperatedWorld(World):
             return []
         if self.error is None:
             return [("begin",)]
+        # by the words of the error, since the operator knows nothing else
         ways: list[Choice] = [("obey", number) for number in range(len(_WAY.findall(self.error.hint)))]
         hint = self.error.hint
         if "bring the file back" in hint:
@@ -198,6 +200,7 @@ class OperatedWorld(World):
 
     def _versions_of(self, sink: str) -> set[int]:
         """Return the versions of a sink's table that an operator may restore: the first and the last but one."""
+        # a table with one version has no last but one
         return {0, len(self.targets[sink].versions) - 2} - {-1}
 
     def _precious(self) -> list[str]:
@@ -340,6 +343,7 @@ class OperatedWorld(World):
         """
         self.store.mood = "ok"
         log = self.store.log()
+        # the command is refused as long as a driver may hold the lease
         self.store.later()
         if how == "at once":
             assert self.error is not None  # noqa: S101 - else the choice does not exist

@@ -52,6 +52,7 @@ class SparkSink:
 
     def open(self, incarnation: int) -> int:
         """Open a publisher's session; abort the open transaction of every older one. Raises `Fenced`."""
+        # the same incarnation may open again: a failed publish is tried in a new session
         if incarnation < self.fence:
             raise Fenced(f"{self.name} belongs to incarnation {self.fence}")
         self.fence = incarnation
@@ -72,6 +73,7 @@ class SparkSink:
     def declare(self) -> bool:
         """Restore the lost marker, as an operator does. Return True if a marker was lost."""
         lost, self.forgotten = self.forgotten, None
+        # a publish since the loss has written a newer one
         self.marker = self.marker or lost
         return lost is not None
 
@@ -101,6 +103,7 @@ class SparkSink:
         """
         had = self.had(shared, output)
         if had is not None:  # a look needs no session
+            # its rows are visible already: a commit of those that were sent early would show them twice
             if session == self.session:
                 self.abort()
             return had, True
@@ -108,6 +111,7 @@ class SparkSink:
         if how == "fail":
             raise PublishFailed(f"{self.name} is away")
         self.judge_published(shared, output)
+        # for its check that no file is gone, before the open transaction changes
         self._rows(shared, output)
         rest = self.rest_of(output.epoch, output.incarnation, output.files)
         commit = LateTransaction(self.session, (*self.early_rows, *_rows_of(shared, rest)), output)

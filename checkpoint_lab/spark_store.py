@@ -127,6 +127,7 @@ def expected(cursors: Mapping[str, int], in_flight: Mapping[str, Sequence[Row]])
     arrived = _arrived(cursors, in_flight.get(LOOP, ()))
     inputs = [name for name in arrived if name.is_input]
     first = Counter(map(key_of, inputs))
+    # the first operator numbers its outputs per key, so a key and a number name each of them
     rows = {(key, count) for key, total in first.items() for count in range(1, total + 1)}
     later = in_flight.get(LATER, ())
     waiting = {(row.key, row.nth) for row in later}
@@ -135,6 +136,7 @@ def expected(cursors: Mapping[str, int], in_flight: Mapping[str, Sequence[Row]])
     fits = fits and all(row.key == key_of(row.name) and row.key in GOES_LATER for row in later)
     # each row in flight is an output of the first operator, and none is there twice
     ensure(fits and len(waiting) == len(names) == len(later), "O1", f"{later} on {LATER}, {rows} emitted")
+    # every output that is not in flight has reached the second operator
     second = Counter(key_behind(*row) for row in rows - waiting)
     shown = {"tap": lanes(inputs), "out": lanes(name for name in inputs if name not in names)}
     produced = {LOOP: sum(name.goes_round for name in arrived), LATER: sum(first[key] for key in GOES_LATER)}
@@ -150,6 +152,7 @@ def in_the_end(rows: int) -> Expected:
 def _arrived(cursors: Mapping[str, int], going_round: Sequence[Row]) -> set[Name]:
     """Return every row of every round that has arrived, except those that will follow from the rows in the loop."""
     whole = {each for source, end in cursors.items() for number in range(end) for each in _rounds(Name(source, number))}
+    # a row on the loop's edge arrives with its next round
     still = [each for row in going_round for each in _rounds(row.name.next)]
     fits = whole.issuperset(still) and len(set(still)) == len(still) and all(row.name.goes_round for row in going_round)
     ensure(fits, "O1", f"{going_round} on {LOOP}, the sources stand at {dict(cursors)}")
@@ -303,6 +306,7 @@ class Shared:
     def restored(self, backup: Backup) -> None:
         """Replace the log by a backup of it."""
         self.rows, self.forgotten = list(backup.rows), set(backup.forgotten)
+        # a reader's `news` is None then, so it reads the whole log again
         self.shortened += 1
         self.incarnation = max((row.incarnation for row, _ in self.rows), default=0)
 
@@ -381,6 +385,7 @@ class Shared:
         name = f"epoch {manifest.epoch} of incarnation {manifest.incarnation}"
         ensure(bool(manifest.attempt) and all(manifest.attempt != each.attempt for each in known), "O8", name)
         ensure(set(manifest.cursors) == set(SOURCES), "O7", f"{name} has cursors of {sorted(manifest.cursors)} only")
+        # the initial epoch has read nothing
         if manifest.reason != "initial":
             sinks = sorted([*manifest.outputs, *manifest.held])
             ensure(sinks == sorted(SINKS), "O7", f"{name} has outputs of {sinks} only, or twice")
@@ -424,6 +429,7 @@ class Shared:
         )
         ensure(manifest.watermark_ms == watermark_ms(cursors), "O3", f"{name} has watermark {manifest.watermark_ms}")
         if manifest.reason != "initial":
+            # batches without rows end where they began, so several may end at these cursors
             begins = self.begins.get((manifest.incarnation, str(cursors)), [])
             late = manifest.late_watermark_ms
             ensure(late in [watermark_ms(each) for each in begins], "O3", f"{name}: the next rows are late by {late}")
@@ -433,6 +439,7 @@ class Shared:
 
     def _rows_of(self, lineage: Mapping[int, Manifest], newest: int, sink: str) -> list[Row]:
         """Return the rows that a sink gets from the lineage of an epoch: its outputs and its deferred rows."""
+        # the newest epoch names all rows that no output of its lineage has yet
         held = lineage[newest].held if newest else {}
         rows = [row for file in (held[sink].files if sink in held else ()) for row in self.staged[file.path]]
         while newest:
@@ -519,6 +526,7 @@ class MemoryTable:
 
     def shorten(self, keep: Collection[int], extra: NewRow) -> bool:
         """Drop all rows except those with these numbers. Return False if another process appended first."""
+        # before the append: the extra row is in no `keep`, and has to stay
         seqs = {row.seq for row in self.rows}
         try:
             self._shared.append(extra, self._seen)

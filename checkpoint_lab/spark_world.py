@@ -51,6 +51,7 @@ def work_of(number: int, driver: SparkDriver, rows: int) -> list[Choice]:
     """Return the next steps of the driver's threads. `number`: the driver's; `rows`: number of rows of each source."""
     found: list[Choice] = []
     if driver.storing:
+        # slow: the commit is on its way while other steps happen, and lands by itself (`_do_land`)
         found += [("store", number, how) for how in ("ok", "slow")]
     elif driver.busy:
         # the schedule draws if rows were waiting when the query started
@@ -90,6 +91,7 @@ def _plans(number: int, query: SimulatedQuery, rows: int) -> list[Choice]:
 
 def faults_of(number: int, driver: SparkDriver) -> list[Choice]:
     """Return refusals, lost answers and tasks that run twice."""
+    # fail: the write is not done; silent: it is done, and not answered
     found: list[Choice] = [("store", number, how) for how in ("fail", "silent") if driver.storing]
     found += [
         ("publish", number, sink, how)
@@ -98,6 +100,7 @@ def faults_of(number: int, driver: SparkDriver) -> list[Choice]:
         for how in ("fail", "silent")
     ]
     found += [
+        # the commit reaches the sink at a later step, or never
         ("delay", number, sink, "late")
         for sink, lane in driver.lanes.items()
         if driver.sends_early and lane.now is not None
@@ -109,6 +112,7 @@ def faults_of(number: int, driver: SparkDriver) -> list[Choice]:
         for how in ("fail", "silent")
     ]
     if driver.query is not None and driver.query.planned:
+        # the tasks run again, as Spark does when it has lost their output
         found.append(("run", number, "twice"))
     return found
 
@@ -246,6 +250,7 @@ class SparkWorld(World):
     def current(self) -> SparkDriver | None:
         """The driver of the newest incarnation, if it lives."""
         newest = self.drivers[-1] if self.drivers else None
+        # with a newer incarnation in the log this driver is a zombie, also before its successor has begun
         return newest if newest and newest.incarnation == self._incarnation() else None
 
     def _incarnation(self) -> int:
@@ -300,11 +305,7 @@ class SparkWorld(World):
         return missed if missed and not self.deaths else [*found, *missed]
 
     def _expiring(self) -> list[Choice]:
-        """Return the choice in which a driver dies and a sink loses its marker before the next driver begins.
-
-        The choice is not offered while the log does not know of a publish: that window is short, and no rule can close
-        it.
-        """
+        # Not while the log does not know of a publish: that window is short, and no rule can close it.
         driver = self.current if len(self.drivers) == 1 else None
         markers = [(name, sink.marker) for name, sink in self.sinks.items() if sink.marker and sink.late is None]
         return [("expire", name, "forgotten") for name, at in markers if driver and is_recorded(driver, name, at.epoch)]
@@ -359,6 +360,7 @@ class SparkWorld(World):
             self.drivers.append(driver)
             begun = f"incarnation {driver.incarnation} from epoch {driver.base.epoch}"
             self.tell("driver", "recover", begun + _in_flight(driver.base))
+        # a start that failed before its append has left the mood to the next writer
         self.durable.mood = "ok"
 
     def _begin_astray(self) -> None:
@@ -374,13 +376,14 @@ class SparkWorld(World):
         self.tell("driver", "failed", "another source or sink: refused")
 
     def _do_end(self, how: str, number: int = -1) -> None:
-        """Perform one death. One kind of fault covers four ways, so that most of a schedule is work."""
+        # one kind of fault for four ways to die, so that most of a schedule is work
         newest = self.current
         match how:
             case "store away":
                 self.away = OUTAGE
                 self.tell("log", "failed", "away")
             case "usurped":
+                # another program takes over, and its patience is its own
                 self.run = SparkRun()
                 self._do_begin()
             case "crash":
@@ -496,6 +499,7 @@ class SparkWorld(World):
         self.sinks[sink].lose()
 
     def _do_expire(self, sink: str, _how: str) -> None:
+        # the only driver there is (`_expiring`)
         self._do_end("crash", 0)
         self.tell(sink, "failed", "its marker has expired")
         self.sinks[sink].forget()
@@ -551,10 +555,6 @@ class SparkWorld(World):
         self.current.inbox.append(StopRequested())
 
     def _collect_ends(self) -> None:
-        """Remove ended drivers, after their last words to the log.
-
-        A driver that stopped without error stays for the judges.
-        """
         for driver in [each for each in self.drivers if each.ending is not None]:
             ending = driver.ending
             assert ending is not None  # noqa: S101 - chosen so
@@ -565,6 +565,7 @@ class SparkWorld(World):
                 ensure(final, "O10", f"incarnation {driver.incarnation} ended for good: {ending.error}")
                 if ending.error is not None:
                     self._follow(ending.error, driver.now_ms, driver.core.progressed, driver.committed)
+            # one that stopped without an error stays for the judges
             if not self._well(driver):
                 self._leave(driver)
                 self.drivers.remove(driver)
@@ -639,6 +640,7 @@ class SparkWorld(World):
             known, has = log_state.acked.get(sink.name, 0), sink.marker.epoch if sink.marker else 0
             ensure(known == has, "O6", f"the log says {sink.name} has epoch {known}, it has {has}")
         for incarnation, name in self.asked:
+            # a request ends with the driver that got it: no other one knows of it
             served = name in log_state.savepoints or driver.refused or incarnation != driver.incarnation
             ensure(served, "O10", f"savepoint {name} was asked for and never taken")
 
@@ -659,7 +661,7 @@ def _in_flight(manifest: Manifest) -> str:
 
 
 def _may_be_wrong(choice: Choice) -> bool:
-    """Return True if the choice may be a fault; a cheap filter before all faults are listed."""
+    # a cheap filter: only a choice that passes it is looked for among all faults, whose list takes long
     return choice[0] in ("end", "miss", "commit") or choice[-1] in (
         "fail", "silent", "astray", "twice", "late", "lost", "forgotten",
     )  # fmt: skip

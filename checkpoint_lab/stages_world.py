@@ -203,10 +203,12 @@ class StagesWorld(World):
             yield ("decide", node.name)
         elif self._may_change(node):
             yield ("look", node.name)
+        # before the calm the end of an interval is optional (`at_leisure`), but a drain has nothing but work
         if self.calmed and not node.idle and not node.requested and not node.sealed:
             yield ("epoch", node.name)
 
     def _has_work(self, node: ProgramNode) -> bool:
+        # a barrier is cut at the end of a batch, so a request needs one, even without rows
         if node.requested and not node.sealed:
             return True
         undone = any(self._undone(node.now.positions, sender) for sender in node.senders)
@@ -251,6 +253,7 @@ class StagesWorld(World):
             if self.alone and self.left["switch"]:
                 found.append(("switch", node.name))
             if self.alone and self.left["back"]:
+                # not the newest one, whose restore undoes nothing
                 found += [("back", node.name, brief.epoch) for brief in node.branch()[-3:-1]]
         if self.left["line"] and self._newest_line() is not None:
             found.append(("line",))
@@ -322,6 +325,7 @@ class StagesWorld(World):
             unread = self.rules.unread(self.nodes[sender].log, EDGE, node.now.positions[sender])
             for brief in list(filter(self.nodes[sender].has_rows, unread))[:MOST]:
                 if not gate.lets_in(brief.after):
+                    # an edge is read in order, so what follows a segment that has to wait waits as well
                     break
                 found[sender].append(brief)
         return found
@@ -337,6 +341,7 @@ class StagesWorld(World):
                 self.tell(name, "read", f"epoch {brief.epoch} of {sender}, stamp {brief.after}")
                 positions[sender] = Position(epoch=brief.epoch, attempt=brief.attempt, files=1, of=1)
                 read.append((sender, brief.epoch))
+                # rows lose a hop with each edge, so that those of a loop come to an end
                 hops = max(hops, self.nodes[sender].hops[brief.epoch] - 1)
         if len(set(read)) < len(read):
             raise ShownTwice(f"{name} reads a segment twice: {read}", [name])
@@ -378,10 +383,12 @@ class StagesWorld(World):
         )
         before = node.log.index
         self._append(node, self.rules.epoch(node.log, manifest, self.now_ms, index))
+        # the epoch sends its rows, so the state after it has none to send
         node.epochs[epoch], node.hops[epoch] = replace(held, hops=0), held.hops
         self.counter["epochs"] += 1
         if index and node.log.index < before:
             raise ReusedId(f"the index of {node.name} falls from {before} to {node.log.index}", [node.name])
+        # after the append, since the machine counts on committed epochs only
         stage.handle(EpochServes(epoch, index), self._clock(node))
         self.tell(node.name, "complete", f"epoch {epoch} is committed, index {node.log.index}")
         self._publish(node, stage)
@@ -477,6 +484,7 @@ class StagesWorld(World):
         start = {sender: Position() for sender in node.senders}
         held = node.epochs[epoch]
         node.now = node.at_barrier = replace(held, positions={**start, **held.positions})
+        # with a position for every sender on both sides, or `idle` would never hold after a start from epoch 0
         node.epochs[epoch] = replace(held, positions=node.now.positions)
         node.stage = self._stage_of(node)
         node.batch, node.requested, node.sealed, node.heard = None, "", False, None
@@ -553,6 +561,7 @@ class StagesWorld(World):
         for name, node in self.nodes.items():
             self._stop(node)
             self._begin(node, line.epochs[name])
+        # judged when all are back: the restore of a sender undoes rows that its receiver may keep
         for node in self.nodes.values():
             for sender in node.senders:
                 if self._undone(node.now.positions, sender):
@@ -605,6 +614,7 @@ class StagesWorld(World):
             whole = {name: each.epoch for name, each in cut.items() if each is not None}
             if found is not None and len(whole) < len(cut):
                 raise Incomplete(f"line-{number} is given out, and {sorted(cut.keys() - whole)} does not have it")
+            # a line that all programs serve is judged also if the shipped rule does not name it
             if found is not None or len(whole) == len(cut):
                 self._judge_line(number, found or whole, given=found is not None)
 

@@ -88,6 +88,7 @@ def chart(moments: Sequence[Moment], width: int = 100) -> str:
 
 
 def _weight(sign: str) -> int:
+    # of several signs in one cell, the one that comes later here is shown
     order = "vtwrsdpx?!zabhfBDOC$RLX|"
     return order.find(sign)
 
@@ -304,7 +305,6 @@ def _recoveries(sheet: _Sheet, moments: Sequence[Moment]) -> list[str]:
 
 
 def _line_of(sheet: _Sheet, moments: Sequence[Moment], place: int) -> str:
-    """Return the points of the recovery line; a process that did not do its part is left out."""
     now = sheet.x(moments[place].step)
     captured: dict[tuple[str, str], int] = {}
     for moment in moments[:place]:
@@ -317,6 +317,7 @@ def _line_of(sheet: _Sheet, moments: Sequence[Moment], place: int) -> str:
         if moment.kind == "return":
             index = moment.label
             found[moment.process] = now if index == "now" else captured.get((moment.process, index), MARGIN_X - STEP)
+    # a process that did not do its part has no point
     return " ".join(f"{found[name]},{sheet.y(name)}" for name in sheet.lanes if name in found)
 
 

@@ -177,6 +177,7 @@ class TimedRun:
         return True
 
     def _do(self, when: float, choice: Choice) -> None:
+        # whole milliseconds, since the choice is JSON and has to replay exactly
         now = int(when)
         # time passes in its own trace entry, so that a replay needs no draws
         if now > self.now:
@@ -198,11 +199,11 @@ class TimedRun:
         self.shown_ms += [self.now - self.first_read[name] for name in self.newly_shown()]
 
     def _note_arrivals(self) -> None:
-        """Draw the arrival of each message when it is sent; on a FIFO channel no message overtakes another."""
         network = self.world.network
         for queues, fifo in ((network.queues, network.fifo), (network.controls, False)):
             for channel, queue in queues.items():
                 for item in queue:
+                    # drawn at the send, once; on a FIFO channel a message arrives no earlier than the one before it
                     if item.uid not in self.due:
                         arrival = self.world.now + self.draw(self.latencies.message_ms)
                         floor = self.newest_arrival.get(channel, 0.0) if fifo else 0.0
@@ -218,6 +219,7 @@ class TimedRun:
             return world.now
         name = str(what[0]) if what else ""
         mean = {"stored": latencies.store_ms, "publish": latencies.store_ms, "read": latencies.read_ms}
+        # with the incarnation: the same step of the next one is another step
         key = (kind, name, world.incarnation, self._which(str(kind), name, what))
         # Drawn once per step and kept: a step that waits must not get a new duration each time that it is looked at.
         if key not in self.due:
@@ -228,6 +230,7 @@ class TimedRun:
         if kind == "read":
             return self.reads
         if kind == "stored":
+            # positions shift when other writes end, so the write is named by its content
             write = self.world.processes[ProcessId(name)].writes[int(str(what[1]))]
             return (write.key, write.token, write.framed)
         if kind == "publish":
@@ -268,6 +271,7 @@ def measure(
         _judged(run)
     else:
         condemned = _audited(run)
+    # at the end the cursors count each input once, so the other reads were repetitions
     reread = run.reads - sum(process.state.cursor for process in world.everybody)
     return Measurement(
         protocol.name,

@@ -176,6 +176,7 @@ class Machine(ABC, Generic[PhaseT]):
 
     def _door(self, event: Event) -> list[Effect] | None:
         theirs: Incarnation | None = getattr(event, "incarnation", None)
+        # Timers and answers of a store carry no incarnation: the host drops them with the life that they belong to.
         if theirs is not None and theirs < self.incarnation:
             return [Drop(event, f"incarnation {theirs} is over, this is {self.incarnation}")]
         # A newer incarnation is never stale: this machine itself may be the replaced one.
@@ -189,7 +190,7 @@ class Machine(ABC, Generic[PhaseT]):
         return InvalidTransition(what, self.story)
 
     def _ensure(self, holds: bool, what: str) -> None:
-        """Assert in a way that survives `python -O`."""
+        # Not an `assert`: the invariants have to hold under `python -O` as well.
         if not holds:
             raise InvariantBroken(f"{type(self).__name__} in phase {self.phase.name}: {what}", self.story)
 

@@ -69,6 +69,8 @@ class MessageMachine(Machine[PhaseT]):
     def _send_control(self, target: ProcessId, kind: str, index: int, body: Json = None) -> Send:
         """Return the send of a protocol message on the control channel."""
         return Send(
+            # Number 0: control channels have no order to count. A transport gives numbers of its own where they lose
+            # messages.
             control_between(self.me, target),
             Envelope(self.me, target, self.incarnation, 0, index, kind, {}, body),
         )

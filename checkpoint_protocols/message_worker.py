@@ -151,6 +151,7 @@ class CheckpointingWorker(MessageWorker[PhaseT]):
         if not known:
             return 0
         newest = known[max(known)]
+        # A source receives nothing: its work is the messages that it has sent.
         return sum(counts(newest["sent"]).values()) if self.is_source else self._receipts_in(newest)
 
     def _checkpoint(self) -> list[Effect]:
@@ -210,6 +211,8 @@ def replay_of_the_failed(
     }
     # Sources receive nothing. They read their input again and send the same messages with the same numbers.
     receivers = (process for process in failure.graph.processes if failure.graph.inputs[process])
+    # A message carries the number of the receipt that it follows, and a row names the first undone one: one past the
+    # replay.
     row = {p: Epoch(receipts(p) + len(parts[p].replay) + 1) for p in receivers if p in failure.failed}
     return RecoveryPlan(failure.incarnation, row, parts)
 

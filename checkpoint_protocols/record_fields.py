@@ -25,6 +25,7 @@ def number(value: Json) -> int:
 
 def items(value: Json) -> Sequence[Json]:
     """Return `value` as a list. Raises `ProtocolViolation` if it is not one."""
+    # A string is a `Sequence`, too.
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise ProtocolViolation(f"not a list: {value!r}")
     return value

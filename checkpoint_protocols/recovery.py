@@ -194,4 +194,5 @@ def checkpoint_key(index: int) -> Key:
 def checkpoints(records: Records) -> dict[Epoch, Record]:
     """Return a process's durable checkpoints by index, oldest first."""
     found = {Epoch(int(key[1])): record for key, record in records.items() if key[0] == "checkpoint"}
+    # Plans take the last one as the newest.
     return dict(sorted(found.items()))

@@ -162,6 +162,7 @@ class Transport(Machine[TransportPhase]):
         self.incarnation = event.newer
         # Receivers drop control messages of the older incarnation, so they need no repetition.
         self.said, self.newest, self.phase = {}, 0, Q
+        # The message that announced this incarnation was heard before the process joined, and may still be repeated.
         self.heard = {
             (name, incarnation): heard
             for (name, incarnation), heard in self.heard.items()
@@ -179,14 +180,14 @@ class Transport(Machine[TransportPhase]):
         return SetTimer(REPEAT, self.repeat_ms << self._tries, timer, TimerElapsed(REPEAT, timer, 0))
 
     def _acknowledgement(self, message: Envelope) -> Effect:
-        """Acknowledge in the incarnation of the message, since numbers belong to that incarnation."""
         target = message.source
+        # In the message's incarnation and not in this process's: its number belongs to that one.
         heard = Envelope(self.me, target, message.incarnation, message.seq, message.index, HEARD, {}, None)
         return _on_its_way(heard)
 
 
 def _numbered(message: Envelope, seq: int) -> Envelope:
-    """Copy the message with another number. `dataclasses.replace` takes twice as long."""
+    # `dataclasses.replace` takes twice as long.
     m = message
     return Envelope(m.source, m.target, m.incarnation, seq, m.index, m.kind, m.header, m.body)
 

@@ -145,6 +145,7 @@ def compare(
 
 def _recorded_workload(job: RecordedJob, seeds: range, inputs: int, skew_ms: float, killed: Sequence[str]) -> Workload:
     refuse_many_ways(job.name, job.graph, inputs)
+    # 1.25 intervals, as the 250 ms of a run without a store are
     crashes = [(ms / job.ms, name) for ms, name in _crashes(killed, job.graph, 1.25 * job.interval_ms)]
     return Workload(
         job.graph,
@@ -229,7 +230,7 @@ def _crash(written: str, processes: Sequence[str]) -> tuple[float, str]:
 
 
 def _measure(name: str, load: Workload, seed: int, options: Mapping[str, Json]) -> sim.Measurement:
-    """Run one protocol once. A violation by a sound protocol is a bug of this project and is reported as such."""
+    # a protocol without a coordinator has no process of that name to kill
     crashes = [each for each in load.crashes if each[1] != COORDINATOR or MENU[name].coordinator]
     try:
         return sim.measure(
@@ -249,6 +250,7 @@ def _measure(name: str, load: Workload, seed: int, options: Mapping[str, Json]) 
         if isinstance(complaint, sim.NoEnd) and load.times != _times(None, None):
             hint = "take a longer --interval-ms or --timeout-ms"
             raise ConfigInvalid(f"{where}, makes no progress with these times: {what}", hint=hint) from complaint
+        # a sound protocol that an oracle condemns is a bug of this project, and never of the user's workload
         raise ProtocolCondemned(f"{where}: {what}", hint="report it with this line, it is a bug") from complaint
 
 
@@ -257,7 +259,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _rounded(value: Json) -> Json:
-    """Return a mean of ten or more as a whole number: the seeds differ by more than its decimals."""
+    # the seeds differ by more than the decimals of such a mean
     return round(value) if isinstance(value, float) and (value >= 10 or value == 0) else value
 
 

@@ -78,6 +78,7 @@ def chosen_graph(named: str, inputs: int) -> Graph:
 def _read(path: Path, inputs: int) -> Graph:
     try:
         with path.open("rb") as file:
+            # one byte more tells that the file is too large, without the rest of it in memory
             text = file.read(BYTES_MAX + 1)
     except OSError as error:
         raise ConfigInvalid(f"graph {path}: {error.strerror}", hint="name a file that can be read") from error
@@ -105,9 +106,11 @@ def refuse_many_ways(name: str, graph: Graph, inputs: int) -> None:
     while new:
         at, hops = new.popleft()
         ways += 1
+        # within the loop: the number of ways can double with each process
         if ways > WAYS_MAX:
             raise _invalid(name, f"more than {WAYS_MAX} ways lead from the sources to the processes")
         looped = ((graph.ends[channel][1], hops + (channel in graph.back_edges)) for channel in graph.outputs[at])
+        # one round of each loop, as in the run's `GraphApplication.routes`
         new.extend(each for each in looped if each[1] <= 1)
     if ways * inputs > LINEAGES_MAX:
         raise ConfigInvalid(

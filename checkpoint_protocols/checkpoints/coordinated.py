@@ -266,20 +266,19 @@ class CoordinatedWorker(MessageWorker[CoordinatedPhase]):
         return again
 
     def _mark_again(self) -> list[Effect]:
-        """Store the permanent mark again if it is not durable: an earlier incarnation or the recovery already used the decision.
-
-        If the mark is durable, erase older checkpoints: its writer may have failed before it erased them.
-        """
+        # The decision is used already, by an earlier incarnation or by the recovery, and its record stays until this
+        # mark is durable. With a durable mark, its writer may have failed before it erased the older ones.
         unmarked = self._unmarked.get(self.permanent)
         return [self._mark(self.permanent, unmarked)] if unmarked else self._erase_before(self.permanent)
 
     def _resume_tentative(self) -> list[Effect]:
-        """Ask for the outcome of a tentative checkpoint. Only the initiator's durable decision counts now."""
         tentative = self.tentative
         if tentative is None:
             return []
         if tentative.parent is not None:
             initiator = initiator_of(tentative.instance)
+            # E15 holds until the decision is known, and an incarnation begins with open gates. Only the initiator's
+            # record counts now.
             return [Hold(OUT), self._send_control(initiator, ASK, self.attempt, {"instance": tentative.instance})]
         # Votes of the last incarnation are void, so an undecided instance of this initiator is aborted.
         return self._make(tentative) if tentative.instance in self.decided else self._undo(tentative)
@@ -361,22 +360,16 @@ class CoordinatedWorker(MessageWorker[CoordinatedPhase]):
         }
 
     def _join(self, event: Received) -> list[Effect]:
-        """Join a new instance if its request needs this process.
-
-        A request that arrives after its instance was aborted is refused: two processes that join again would wait for
-        each other.
-        """
         instance = instance_of(event)
         needed = self._is_needed(event)
+        # A request that arrives after the abort of its instance is refused. Two processes of a loop that join again
+        # would become each other's parents, and wait for each other.
         if needed and self._is_new(instance):
             return self._take_tentative(instance, event.message.source)
         return [self._vote(event.message.source, instance, agreed=not needed)]
 
     def _is_new(self, instance: str) -> bool:
-        """Return True if the instance is later than all known ones of its initiator.
-
-        An initiator runs one instance at a time: a new one ends those before. A decided instance sends no requests.
-        """
+        # An initiator runs one instance at a time, so a later one proves that those before are over.
         return place_of(instance) > self.newest.get(initiator_of(instance), (0, 0))
 
     def _learn(self, instance: str) -> None:
@@ -384,7 +377,7 @@ class CoordinatedWorker(MessageWorker[CoordinatedPhase]):
             self.newest[initiator_of(instance)] = place_of(instance)
 
     def _join_another(self, event: Received) -> list[Effect]:
-        """Vote yes on a request of the same instance, or one that does not need this process. Refuse a second instance."""
+        # One tentative checkpoint cannot follow the decisions of two instances, so the second instance gets a no.
         agreed = self._mine(event) is not None or not self._is_needed(event)
         return [self._vote(event.message.source, instance_of(event), agreed)]
 
@@ -409,7 +402,7 @@ class CoordinatedWorker(MessageWorker[CoordinatedPhase]):
         return self._when_all_voted(tentative)
 
     def _undo_late(self, event: Received) -> list[Effect]:
-        """Answer with the abort: the voter joined on a request that this process has aborted since."""
+        # The voter joined on a request whose instance is aborted here, and would hold its sends for ever.
         return [self._decision(event.message.source, instance_of(event), make=False)]
 
     def _when_all_voted(self, tentative: Tentative) -> list[Effect]:
@@ -431,6 +424,8 @@ class CoordinatedWorker(MessageWorker[CoordinatedPhase]):
 
     def _decide(self, tentative: Tentative) -> list[Effect]:
         self.phase = P.DECIDING
+        # The one record that decides (G2): a failure of this process aborts the instance before it is durable, and not
+        # after.
         record: dict[str, Json] = {
             "incarnation": self.incarnation,
             "index": tentative.index,
@@ -464,14 +459,13 @@ class CoordinatedWorker(MessageWorker[CoordinatedPhase]):
         return self._make(tentative)
 
     def _resolved(self, event: Received) -> list[Effect]:
-        """Process a decision about another instance. Confirm it if this process's mark is durable; else the stored mark
-        confirms it.
-        """
         if mapping(event.message.body)["make"] is not True:
             self._learn(instance_of(event))
             return [Drop(event, "not tentative in that instance")]
         if self._is_marking(instance_of(event)):
             return [Drop(event, "known; the mark is being stored")]
+        # The mark is durable, and the confirmation was lost with an incarnation: the initiator keeps its record until
+        # it has all.
         return [self._send_control(event.message.source, DONE, self.attempt, {"instance": instance_of(event)})]
 
     def _make(self, tentative: Tentative) -> list[Effect]:
@@ -487,12 +481,14 @@ class CoordinatedWorker(MessageWorker[CoordinatedPhase]):
     def _undo(self, tentative: Tentative) -> list[Effect]:
         self.tentative = None
         self.phase = P.FREE
+        # Each process informs those that it asked: before all votes are in, no process knows all participants.
         told = [self._decision(peer, tentative.instance, make=False) for peer in tentative.cohort]
+        # A record that is still being written is erased when its `Stored` comes (`_tentative_stored`).
         erased = Erase((checkpoint_key(tentative.index),))
         return [Note("aborted", tentative.instance), *told, erased, Release(OUT)]
 
     def _answer(self, event: Received) -> list[Effect]:
-        """Answer a process that a recovery left tentative: without a decision record there is no checkpoint."""
+        # Votes of an earlier incarnation are void, so an instance without a record can no longer be decided.
         return [self._decision(event.message.source, instance_of(event), make=instance_of(event) in self.decided)]
 
     def _show(self) -> list[Effect]:
@@ -528,11 +524,12 @@ class CoordinatedWorker(MessageWorker[CoordinatedPhase]):
         return [Note("complete", tentative.instance), *self._announce(tentative.instance), *self._make(tentative)]
 
     def _marked(self, index: int, ok: bool) -> list[Effect]:
-        """Erase checkpoints older than the newest durable mark, and this one if a newer mark was durable first."""
         record = self.marking.pop(index)
         if not ok:
             return [self._mark(index, record)]
         self.kept.add(index)
+        # Marks become durable in any order. While the newest is being written, this one is the newest that a recovery
+        # finds marked.
         newest = index if self.permanent in self.marking else self.permanent
         return [*self._erase_before(newest), *self._say_done(str(record["instance"]))]
 
@@ -554,6 +551,7 @@ class CoordinatedWorker(MessageWorker[CoordinatedPhase]):
         """Erase the decision when no checkpoint depends on it any more."""
         waiting = self.decided.get(instance, set())
         waiting.discard(participant)
+        # While a participant's mark is missing, this record is all that makes its tentative checkpoint count.
         if waiting or self.decided.pop(instance, None) is None:
             return []
         return [Erase((commit_key(instance),))]
@@ -587,6 +585,8 @@ def plan(failure: Failure) -> RecoveryPlan:
 
 def _permanent(records: Records, decided: Collection[str]) -> Record | None:
     """Return the newest checkpoint that counts, or None."""
+    # A tentative checkpoint of a decided instance counts: its process may have failed between the decision and its
+    # mark.
     standing = [
         each for each in checkpoints(records).values() if each["kind"] == PERMANENT or each["instance"] in decided
     ]

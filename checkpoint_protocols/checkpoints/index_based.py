@@ -211,6 +211,7 @@ def _replayed(
     log: Iterable[Envelope], state: Record, table: RollbackTable, incarnation: Incarnation
 ) -> Iterable[Envelope]:
     received = Receipts(state.get("received"))
+    # A waiting message is in the restored record and comes from there; replayed as well, it would be delivered twice.
     waiting = {log_key(message) for message in envelopes(state.get("waiting", ()))}
     for message in log:
         verdict = age(message.source, message.incarnation, Epoch(message.index), incarnation, table)
@@ -222,6 +223,7 @@ def _limit(record: Mapping[str, object], table: RollbackTable) -> int:
     """Return the lowest line of all recoveries since the record was written."""
     written = record["incarnation"]
     assert isinstance(written, int)  # noqa: S101 - every record carries it
+    # Without a recovery since, nothing limits the index.
     return min((_one(row) for recovery, row in table.items() if recovery > written), default=2**62)
 
 
@@ -277,6 +279,7 @@ class IndexWorker(MessageWorker[IndexPhase]):
         self._waiting = {log_key(message): message for message in envelopes(now.get("waiting", ()))}
         self._logging: set[Key] = set()
         self._saving: KeptCheckpoint | None = None
+        # Peers send theirs again in every incarnation: an older number may be of a checkpoint that the recovery undid.
         self._durable: dict[ProcessId, int] = dict.fromkeys(self.graph.processes, 0)
         self._durable[self.me] = self.index
         self._saved: Record = {}
@@ -337,9 +340,10 @@ class IndexWorker(MessageWorker[IndexPhase]):
         return self._take_in(event)
 
     def _on_received_while_saving(self, event: Received) -> list[Effect]:
-        """Keep the message. The channels are held; a message of a newer incarnation can still arrive with its recovery."""
         if event.message.kind == DURABLE:
             return self._on_durable(event.message)
+        # The channels are held. Only the message of a newer incarnation that announces a recovery still comes, handed
+        # in by the host.
         self._waiting[log_key(event.message)] = event.message
         return []
 
@@ -361,15 +365,14 @@ class IndexWorker(MessageWorker[IndexPhase]):
         return self._deliver(event)
 
     def _must_be_logged(self, message: Envelope) -> bool:
-        """Return True if the message crosses a line that a recovery may use, or its sender will not send it again."""
         # E8: seed 004 checkpoints before the delivery, which prevents orphans only. A message from a lower index crosses the
         # lines between both: a receiver that goes back loses it, and its sender does not send it again. E14: neither is an older
         # one sent again that was never undone.
         return message.index < self.index or message.incarnation < self.incarnation
 
     def _store_in_log(self, key: Key, message: Envelope) -> list[Effect]:
-        """Store the message under its own index, so that the record is valid as long as the send."""
         self._logging.add(key)
+        # The message's own incarnation and index: a recovery undoes the record exactly if it undoes the send.
         record: Record = {
             "incarnation": message.incarnation,
             "index": message.index,
@@ -392,7 +395,7 @@ class IndexWorker(MessageWorker[IndexPhase]):
         return effects
 
     def _take_in_late(self, event: Received) -> list[Effect]:
-        """Judge the message at the door again: a recovery may have undone its send while it waited."""
+        # Judged again: a recovery may have undone the send while the message waited.
         turned_away = self._door(event)
         if turned_away is None:
             return self._take_in(event)
@@ -472,10 +475,10 @@ class IndexWorker(MessageWorker[IndexPhase]):
         return self._advance()
 
     def _advance(self) -> list[Effect]:
-        """Advance the complete index to the least that every process has stored: no recovery goes below it."""
         least = min(self._durable.values())
         if least <= self.complete:
             return []
+        # A failed process goes back to an index that it has stored, so no recovery goes below the least one of all.
         self.complete = least
         return [Note("complete", str(least)), *self._show(), *self._erase()]
 
@@ -483,13 +486,13 @@ class IndexWorker(MessageWorker[IndexPhase]):
         return max((kept for kept in self._kept if kept.low <= self.complete), key=lambda kept: kept.low)
 
     def _show(self) -> list[Effect]:
-        """Publish a sink's rows before the checkpoint that serves the complete index: they are never undone (rule G6)."""
+        # G6: no recovery goes below the complete index, so nothing undoes the rows of the checkpoint that serves it.
         return self._publish(self._serving().delivered, f"{self.me}@{self.complete}")
 
     def _erase(self) -> list[Effect]:
-        """Erase checkpoints before the one that serves the complete index, and logged messages that it contains."""
         oldest = self._serving().low
         old = [kept for kept in self._kept if kept.low < oldest]
+        # A checkpoint before the one that contains a message needs the message for its replay.
         covered = [key for key, low in self._covered.items() if low <= oldest]
         self._kept = [kept for kept in self._kept if kept.low >= oldest]
         for key in covered:

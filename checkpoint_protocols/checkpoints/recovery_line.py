@@ -113,6 +113,7 @@ class RecoveryLine:
         wanted, before = process, len(self.steps)
         while (number := self._last_step(wanted, before)) is not None:
             chain.append(self.steps[number])
+            # The reason of a move is the place where the other end stood then, so only earlier moves of it count.
             wanted, before = self.steps[number].other or wanted, number
             if chain[-1].cause is StepCause.FAILED:
                 break
@@ -171,6 +172,7 @@ class _LineSearch:
         # again.
         while missing is None and before < len(self.steps):
             before = len(self.steps)
+            # Each call moves a process back; the generator stops only at a process that has no candidate left.
             missing = next((p for c in self.channels for p in (self._orphans(c), self._lost(c)) if p), None)
         if missing:
             return RecoveryLine({}, tuple(self.steps), missing)

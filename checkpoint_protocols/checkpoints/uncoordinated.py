@@ -132,6 +132,7 @@ class Forcing:
             if theirs > self.saved[process]:
                 self.saved[process], self.taken[process] = theirs, bool(taken[process])
             elif theirs == self.saved[process]:
+                # Two paths from the same checkpoint: a checkpoint on one of them is enough.
                 self.taken[process] = self.taken[process] or bool(taken[process])
 
     def _learn_clock(self, clock: int, greater: Mapping[str, Json]) -> None:
@@ -139,6 +140,7 @@ class Forcing:
             self.clock = clock
             self.greater = {process: process != self.me and bool(greater[process]) for process in self._everybody}
         elif clock == self.clock:
+            # At equal clocks the sender may know of a process that has caught up with this one.
             self.greater = {process: mine and bool(greater[process]) for process, mine in self.greater.items()}
 
     def as_record(self) -> dict[str, Json]:
@@ -420,7 +422,8 @@ class UncoordinatedWorker(MessageWorker[SavingPhase]):
     # -- the line ------------------------------------------------------------------------------------------------------
 
     def _report(self, ready: Sequence[int]) -> Send:
-        """Report in the order of the checkpoints. An erasure is only safe if no checkpoint appears in between later."""
+        # Each report names its predecessor. An erasure is safe only if no checkpoint before a known one can appear
+        # later.
         before, self._reported = self._reported, ready[-1] if ready else self._reported
         body: Json = [[index, mapping(self._durable[index]["seen"])] for index in ready]
         return self._send_control(COORDINATOR, REPORT, before, body)
@@ -436,10 +439,8 @@ class UncoordinatedWorker(MessageWorker[SavingPhase]):
         return [*shown, Erase(erased)] if old else shown
 
     def _show(self, line: int) -> list[Effect]:
-        """Publish a sink's rows before its checkpoint on the line: no failure undoes them (rule G6).
-
-        A late, older line may name a checkpoint that a newer line has erased. It adds no rows.
-        """
+        # G6: no failure undoes rows before the line. A late, older line may name a checkpoint that is erased; it adds
+        # no rows.
         return self._publish(number(self._durable.get(line, {}).get("delivered", 0)), f"{self.me}@{line}")
 
 
@@ -491,9 +492,9 @@ class LineCoordinator(ReportedCoordinator[GatheringPhase]):
         return self._decide()
 
     def _learn(self, report: Envelope) -> None:
-        """Merge a report. Reports overtake each other, so a report waits for its predecessor."""
         process, early = report.source, self._early[report.source]
         early[report.index] = report.body
+        # Reports overtake each other, so a report waits for its predecessor.
         while (body := early.pop(self._newest[process], None)) is not None:
             mine = self._seen.setdefault(process, {0: NOTHING_SEEN})
             for index, seen in map(items, items(body)):
@@ -513,11 +514,12 @@ class LineCoordinator(ReportedCoordinator[GatheringPhase]):
         return [*complete, *told]
 
     def _total(self, graph: IntervalGraph) -> Mapping[ProcessId, int]:
-        """Return the line if all processes failed now. No recovery goes below it."""
+        # As if all processes failed now: no recovery goes below this line.
         return graph.undone([(process, max(seen)) for process, seen in self._seen.items()])
 
     def _line_for(self, process: ProcessId, old: Sequence[int]) -> Send:
         for index in old:
+            # Before its process has erased it: if the process fails first, it reports the checkpoint again.
             del self._seen[process][index]
         return self._send_control(process, LINE, self.line[process], list(old))
 
@@ -538,6 +540,7 @@ def plan(
 
 def _marks(failure: Failure, process: ProcessId) -> Marks:
     durable = {int(index): _seen_in(record) for index, record in checkpoints(failure.records[process]).items()}
+    # A survivor's work since its newest checkpoint is not lost, and may stay.
     now = failure.survivors.get(process)
     return Marks({0: NOTHING_SEEN, **durable}, None if now is None else _seen_in(now))
 

@@ -110,6 +110,7 @@ class Delegation:
 
     def _hear(self, report: StandbyReport, local_ms: int) -> None:
         known = self._known.get(report.node)
+        # An unchanged note keeps its time of arrival, so a standby that only hangs becomes silent.
         if known is not None and known.report == report:
             return
         is_new = known is None
@@ -121,7 +122,8 @@ class Delegation:
             self._report(report.node, report.clock_ms, 0, report.health, local_ms)
 
     def _count_members(self) -> None:
-        """Rotate among the standbys that are here. A new one counts as one that has just had a turn."""
+        # A new standby counts as one that has just had a turn: a restart under a new name must not overtake those that
+        # wait.
         turns, members = self._machine.turns, (self._machine.me, *sorted(self._known))
         self._machine.turns = {node: turns.get(node, Turn()) for node in members}
 
@@ -207,7 +209,6 @@ class Delegation:
         return self._known[node].report.clock_ms is not None and not self._is_spared(node, local_ms)
 
     def _give_up_on_silent(self, local_ms: int) -> None:
-        """End a lease whose time is up. The tick issues another one only if there is a candidate."""
         if self._machine.phase is PrimaryPhase.WAITING and not self._machine.candidates(local_ms):
             # Any draw will do: without a candidate the tick ends the lease and issues none.
             self._tick(local_ms, 0)

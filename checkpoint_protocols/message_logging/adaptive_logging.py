@@ -42,13 +42,14 @@ class AdaptiveWorker(IndexWorker):
         return [*self._learn_line(event.message), *super()._take_in(event)]
 
     def _learn_line(self, message: Envelope) -> list[Effect]:
-        """Merge the message's line. A line of an earlier incarnation is ignored, since a recovery may have undone it."""
+        # A recovery may have undone the indices of an earlier incarnation's line.
         if message.incarnation < self.incarnation:
             return []
         known = mapping(message.header[CRL])
         return [effect for process, index in known.items() for effect in self._learn(ProcessId(process), number(index))]
 
     def _must_be_logged(self, message: Envelope) -> bool:
+        # E13: the seed logs if the sender is ahead. Then the forced checkpoint comes first, and nothing can be lost.
         return message.index < self.index
 
 

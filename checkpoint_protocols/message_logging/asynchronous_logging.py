@@ -197,6 +197,7 @@ class AsynchronousWorker(MessageWorker[FlushPhase]):
             return [Drop(event, "it was received before: a replay sent it again")]
         self.received[event.channel] = message.seq
         self.interval += 1
+        # A replayed receipt keeps its first incarnation: the sends that follow it must get the numbers of then.
         self.received_in = number(message.header.get(RECEIVED_IN, 0)) if event.replayed else self.incarnation
         # A new mapping, since receipts in memory keep the older ones.
         self.ddv = {**self.ddv, message.source: max(self.ddv.get(message.source, 0), message.index)}
@@ -257,6 +258,7 @@ class AsynchronousWorker(MessageWorker[FlushPhase]):
         self._durable.add(stable)
         self._batches[stable[0].interval] = stable[-1].interval
         self._forget_up_to(stable[-1].interval)
+        # The end of a batch is stable, an interval inside it is not: no recovery may stop there.
         return [Note("logged", str(len(stable))), self._report(_ends(stable))]
 
     def _checkpoint_stored(self, saved: Record) -> list[Effect]:
@@ -266,6 +268,8 @@ class AsynchronousWorker(MessageWorker[FlushPhase]):
         self._durable.checkpoints[interval] = saved
         self._forget_up_to(interval)
         if self.is_source:
+            # A source's interval is always 0 and no line is below it, so its newer checkpoint replaces the older at
+            # once.
             return [Erase((key_of(before),))] if before else []
         return [self._report({interval: by_process(saved["ddv"])}), *self._erase()]
 
@@ -279,18 +283,17 @@ class AsynchronousWorker(MessageWorker[FlushPhase]):
         return self._send_control(COORDINATOR, STABLE, self.interval, body)
 
     def _learn(self, recoverable: int) -> list[Effect]:
+        # Control messages overtake each other, so an older RV may come later.
         self.recoverable = max(self.recoverable, recoverable)
         return [*self._show(), *self._erase()]
 
     def _show(self) -> list[Effect]:
-        """Publish a sink's rows up to RV, one per receipt: they are never undone (rule G6). A replay may not have
-        reached RV yet.
-        """
+        # G6: intervals up to RV are never undone. A replay may not have reached RV yet.
         last = min(self.recoverable, self.interval)
         return self._publish(last, f"{self.me}@{last}")
 
     def _erase(self) -> list[Effect]:
-        """Erase all records older than the checkpoint that RV is rebuilt from."""
+        # No recovery goes below RV, so nothing is rebuilt from an older checkpoint (O12).
         base = self._durable.base_of(self.recoverable)
         old = [k for k in self._durable.checkpoints if k < base]
         batches = [first for first, last in self._batches.items() if last <= base]
@@ -358,6 +361,7 @@ def plan(failure: Failure) -> RecoveryPlan:
 
 
 def _known(failure: Failure, process: ProcessId) -> Rebuildable:
+    # The row of the new incarnation does not exist yet: this plan makes it.
     before = Incarnation(failure.incarnation - 1)
     found = rebuildable(process, failure.records[process], before, failure.table)
     if process in failure.survivors:
@@ -375,29 +379,26 @@ def _candidates(graph: Graph, process: ProcessId, intervals: Mapping[int, Ddv]) 
 
 
 def _must_leave(now: Record, reached: int) -> bool:
-    """Return True if a survivor has to go back.
-
-    A survivor in its replay goes back, too: the rest of the replay may hold receipts that exist nowhere else.
-    """
+    # A survivor in its replay goes back as well: the rest of the replay may hold receipts that exist nowhere else.
     return not reached == number(now["index"]) >= number(now["target"])
 
 
 def _older(records: Records) -> tuple[Key, ...]:
-    """Return a source's checkpoints except the newest. One may have become durable after its writer failed."""
+    # More than one is left if the newest became durable after its writer failed, which erased nothing then.
     return tuple(sorted(key for key in records if key[0] == "checkpoint")[:-1])
 
 
 def _undone(records: Records, durable: Rebuildable) -> tuple[Key, ...]:
-    """Return the checkpoints of undone intervals. No recovery uses them, and none of them counts as newer."""
+    # An undone interval's number is used again, and its checkpoint must not count as the newer one.
     kept = {key_of(record) for record in durable.checkpoints.values()}
     return tuple(sorted(key for key in records if key[0] == "checkpoint" and key not in kept))
 
 
 def _target(birth: Birth, interval: int) -> int:
-    """Return the end of this incarnation's replay: the newest recovery's row names the first interval that it undid."""
     row = birth.table.get(birth.incarnation, {})
     if not isinstance(row, Mapping):
         raise ProtocolViolation("intervals of different processes are not comparable: a row has one per process")
+    # The row names the first undone interval. A process without a row replays nothing.
     return row.get(birth.me, interval + 1) - 1
 
 

@@ -205,7 +205,7 @@ class SenderLoggingWorker(CheckpointingWorker[SenderPhase]):
         ]
 
     def _forget_early(self) -> list[Effect]:
-        """Drop early messages that their senders send again: they would wait for receipts that cannot be logged."""
+        # Accepted, they would wait for receipts that their senders cannot log before they send the messages again.
         needless = [event for event in self.order.early.values() if self._comes_again(event)]
         for event in needless:
             del self.order.early[event.channel, event.message.seq]
@@ -240,17 +240,14 @@ class SenderLoggingWorker(CheckpointingWorker[SenderPhase]):
         return self._keep(event)
 
     def _comes_again(self, event: Received) -> bool:
-        """Return True if the sender has failed since and repeats the message.
-
-        Until then it cannot log the receipt. In a loop, processes wait for each other's logs, so accepting the message
-        could deadlock.
-        """
+        # A sender that failed since cannot log the receipt before it sends the message again. In a loop, processes wait
+        # for each other's logs, so accepting the message could deadlock.
         source, sent_in = event.message.source, event.message.incarnation
         later = (row for incarnation, row in self.table.items() if incarnation > sent_in)
         return any(isinstance(row, Mapping) and source in row for row in later)
 
     def _keep(self, event: Received) -> list[Effect]:
-        """Keep an early message: an earlier one is in transit, or lost and will be repeated."""
+        # An earlier message is in transit, or lost and will be repeated: channels need no order here.
         place = event.channel, event.message.seq
         if place in self.order.early:
             return [Drop(event, "came early before")]
@@ -271,7 +268,6 @@ class SenderLoggingWorker(CheckpointingWorker[SenderPhase]):
         return [] if early is None else self._accept(early)
 
     def _close(self) -> list[Effect]:
-        """Hold sends, once."""
         if self.phase is P.GATED:
             return []
         self.phase = P.GATED
@@ -300,14 +296,15 @@ class SenderLoggingWorker(CheckpointingWorker[SenderPhase]):
         return self._send_control(self.graph.ends[channel][0], ACK, self.index, body)
 
     def _answer_again(self, event: Received) -> Effect:
-        """Answer a repeated message: its sender missed the acknowledgement, or failed and lost it."""
+        # The sender missed the acknowledgement, or failed and lost it. Without a place, the durable checkpoint includes
+        # the message.
         rsn = self.order.places.get((event.channel, event.message.seq))
         if rsn is None:
             return self._covered(event.channel)
         return self._ack(event.channel, event.message.seq, rsn)
 
     def _show(self) -> list[Effect]:
-        """Publish rows of fully logged receipts. Output cannot be undone, so it waits as sends do (G6)."""
+        # G6: output cannot be undone, so it waits as sends do.
         last = max(self.order.fully_logged, self.order.covered)
         return self._publish(last, f"{self.me}/{last}")
 
@@ -319,23 +316,20 @@ class SenderLoggingWorker(CheckpointingWorker[SenderPhase]):
         return [send, *self._arm()]
 
     def _learn(self, event: Received) -> list[Effect]:
-        """Record the receipt number of a sent message.
-
-        In a loop both ends may replay and wait for each other. So a receipt in the stable log is acknowledged even
-        before this process has sent the message again.
-        """
         channel, seq, rsn = _receipt(event)
         entry = self.log.get(channel, seq)
         if entry is not None:
             entry.rsn = rsn
             if self.is_stable and log_key(channel, seq, rsn) not in self._durable:
                 return self._make_durable(channel, entry, rsn)
+        # In a loop both ends may replay and wait for each other. So a receipt in the stable log is acknowledged even
+        # before this process has sent the message again.
         elif seq > self.sent.get(channel, 0) and log_key(channel, seq, rsn) not in self._durable:
             return [Drop(event, "the replay has not come to that message")]
         return [self._ackack(channel, rsn)]
 
     def _make_durable(self, channel: ChannelId, entry: SentEntry, rsn: int) -> list[Effect]:
-        """Store the entry first: the receiver may send only when the log survives a failure of this process."""
+        # Before the ACK-ACK (G2): the receiver may send only when the log survives a failure of this process.
         key = log_key(channel, entry.message.seq, rsn)
         token = "/".join(key)
         # The receiver repeats its acknowledgement until the ACK-ACK. Its record is written once, and answered when it is
@@ -392,7 +386,7 @@ class SenderLoggingWorker(CheckpointingWorker[SenderPhase]):
         return [*self._erase_older(), *self._say_covered(), *self._open()]
 
     def _erase_older(self) -> list[Effect]:
-        """Erase all checkpoints except the newest. One may have become durable after its writer failed."""
+        # The newest may have become durable after its writer failed, which erased nothing then.
         return erase_before(self.kept, max(self.kept, default=0))
 
     def _say_covered(self) -> list[Effect]:
@@ -474,7 +468,7 @@ def _order(failure: Failure, process: ProcessId) -> ReceiptOrder:
 
 
 def _behind(rsn: int, known: Receipts) -> tuple[Envelope, ...]:
-    """Return the receipts after `rsn`, up to the first unknown one."""
+    # Receipts after a gap cannot be repeated in their order: what the unknown one changed in the state is lost.
     numbers = takewhile(known.__contains__, count(rsn + 1))
     return tuple(known[number] for number in numbers)
 

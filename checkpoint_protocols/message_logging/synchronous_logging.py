@@ -160,8 +160,9 @@ class LoggingWorker(CheckpointingWorker[LoggingPhase]):
         return [*self._deliver([event]), *([] if self._replays else self._go_on())]
 
     def _go_on(self) -> list[Effect]:
-        """Store the batch that an earlier incarnation did not get stored. It is the same record, so a second write is harmless."""
         if self.batch and not self._known(self.batch[0]):
+            # An earlier incarnation did not get it stored. It is the same record under the same key, so a second write
+            # is harmless.
             self.phase = P.LOGGING
             return [self._log()]
         # The batch is durable and replayed already; the next record drops its messages as known.
@@ -224,6 +225,8 @@ class LoggingWorker(CheckpointingWorker[LoggingPhase]):
         if not event.ok:
             return [self._log()]
         self.kept[key] = self.order + len(self.batch)
+        # Pessimistic logging: the application sees a message only now, so no state and no send depends on one that a
+        # crash can lose.
         batch, self.batch = self.batch, []
         return [*self._deliver(batch), *self._next_record()]
 
@@ -232,12 +235,13 @@ class LoggingWorker(CheckpointingWorker[LoggingPhase]):
         for event in events:
             self.order += 1
             self.received[event.channel] = event.message.seq
+            # A replayed message does not pass `_see`.
             self.seen[event.channel] = max(self._seen(event.channel), event.message.seq)
         delivered: list[Effect] = [Deliver(event) for event in events]
         return [*delivered, *self._show()]
 
     def _show(self) -> list[Effect]:
-        """Publish delivered rows. A replay repeats rows that are visible; rows in transit to the sink at the last crash are not."""
+        # G6: a delivered message is in the log and never undone, so a sink waits for no checkpoint.
         return self._publish(self.order, f"{self.me}/{self.order}")
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
@@ -255,7 +259,7 @@ class LoggingWorker(CheckpointingWorker[LoggingPhase]):
         return self._erase(index)
 
     def _erase_again(self) -> list[Effect]:
-        """Erase records before the newest checkpoint: it may have become durable after its writer failed."""
+        # The newest checkpoint may have become durable after its writer failed, which erased nothing then.
         found = [int(key[1]) for key in self.kept if key[0] == "checkpoint"]
         return self._erase(max(found)) if found else []
 

@@ -88,6 +88,7 @@ class RecoveryVector:
             return True
         tried = {**self.rv, process: interval}
         wanted = dict(tried)
+        # E9: the vector of the tried interval, `DDV(p, k)`. The seed's `DDV(p, q)` accepts vectors with orphans.
         _raise(wanted, self._stable[process][interval])
         while behind := [q for q, least in wanted.items() if least > tried.get(q, 0)]:
             q = behind[0]
@@ -105,9 +106,9 @@ class RecoveryVector:
         return min((k for k in self._stable.get(process, ()) if k >= least), default=None)
 
     def _forget(self) -> None:
-        """Drop stable intervals up to RV: they are never needed again."""
         for process, reached in self.rv.items():
             stable = self._stable[process]
+            # A search only looks for intervals above RV.
             self._stable[process] = {k: ddv for k, ddv in stable.items() if k > reached}
 
 

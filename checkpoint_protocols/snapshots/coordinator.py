@@ -74,17 +74,15 @@ def newest_commit(records: Records, now: Incarnation, table: RollbackTable, proc
 def _stands(
     number: int, record: Record, now: Incarnation, table: RollbackTable, processes: Iterable[ProcessId]
 ) -> bool:
-    """Return True if the decision is still valid.
-
-    The newest messages in a cut at `number` were sent at `number - 1`. No recovery may have undone that index.
-    """
     written_in = Incarnation(record_fields.number(record["incarnation"]))
+    # The newest messages in the cut `number` were sent at `number - 1`. If a recovery undid them, it undid the cut.
     last = Epoch(number - 1)
     return all(age(process, written_in, last, now, table) is not Age.UNDONE for process in processes)
 
 
 def decided(failure: Failure) -> Epoch:
     """Return the snapshot that a recovery can go back to: the newest valid decision, 0 for the initial state."""
+    # The row of the new incarnation does not exist yet: this plan makes it.
     before = Incarnation(failure.incarnation - 1)
     records = failure.records.get(COORDINATOR, {})
     return newest_commit(records, before, failure.table, failure.graph.processes)
@@ -106,6 +104,7 @@ def back_to(failure: Failure, number: Epoch, processes: Collection[ProcessId], r
 
 
 def _part(process: ProcessId, number: Epoch, records: Records, replay: Replay, because: str) -> Part:
+    # Snapshot 0 is the initial state, which has no record.
     if not number:
         return Part(None, initial=True, because=because)
     return Part(checkpoint_key(number), replay(process, number, records), because=because)
@@ -231,10 +230,10 @@ class SnapshotCoordinator(MessageMachine[SnapshotCoordinatorPhase]):
         return None
 
     def _door(self, event: Event) -> list[Effect] | None:
-        """Erase a record that became durable after a newer decision, whose own erasure came too early for it."""
         turned_away = super()._door(event)
         if turned_away is None or not isinstance(event, Stored) or not event.ok:
             return turned_away
+        # The record became durable after a newer decision, whose own erasure came too early for it.
         what, number = event.token.split()
         return [*turned_away, Erase((record_key(what, int(number)),))]
 
@@ -316,12 +315,13 @@ class SnapshotCoordinator(MessageMachine[SnapshotCoordinatorPhase]):
     def _on_stored(self, event: Stored) -> list[Effect]:
         what, number = event.token.split()
         if not event.ok:
+            # The record is not there (`Stored`), so this abort contradicts no decision, unlike one at a timeout.
             return self._abort(int(number), f"{what} could not be written")
         return self._begin(int(number)) if what == "begun" else self._commit(int(number))
 
     def _commit(self, number: int) -> list[Effect]:
-        """End every older snapshot with this decision: a newer cut replaces it completely."""
         self.committed = number
+        # A newer cut replaces every older one completely, also those that are still open.
         for older in [each for each in self.open if each <= number]:
             del self.open[older]
         self._update_phase()
@@ -336,10 +336,7 @@ class SnapshotCoordinator(MessageMachine[SnapshotCoordinatorPhase]):
         return self._abort(number, "no answer in time")
 
     def _abort(self, number: int, why: str) -> list[Effect]:
-        """Abort the snapshot, and inform all processes if they were asked.
-
-        An id that could not be written was never sent, so a next incarnation may use it.
-        """
+        # An id that is still being written was never sent, so no process holds an input for it.
         asked = self.open.pop(number).step is not SnapshotStep.NAMING
         self._update_phase()
         return [Note("aborted", f"{number}: {why}"), *(self._send_control_to_all(ABORT, number) if asked else [])]
@@ -353,15 +350,16 @@ class SnapshotCoordinator(MessageMachine[SnapshotCoordinatorPhase]):
     # -- records -------------------------------------------------------------------------------------------------
 
     def _write(self, what: str, number: int) -> StoreRecord:
-        """Write a record. Recoveries to before a decision undo the decision; the use of an id is never undone (index 0)."""
         key = record_key(what, number)
         self.old_keys.append(key)
+        # A recovery to before a decision undoes the decision. It never undoes the use of an id (G3): index 0 is below
+        # every row.
         undone_with = number if what == "commit" else 0
         record: Record = {"incarnation": self.incarnation, "index": undone_with}
         return StoreRecord(key, record, f"{what} {number}")
 
     def _collect_garbage(self) -> list[Effect]:
-        """Erase decisions before the newest, since no recovery uses them. The newest decision also proves that its id was used."""
+        # Recovery uses the newest decision only. It also proves that its id was used, so its own `begun` goes as well.
         old = [key for key in self.old_keys if int(key[1]) < self.committed + (key[0] == "begun")]
         self.old_keys = [key for key in self.old_keys if key not in old]
         return [Erase(tuple(old))] if old else []

@@ -69,6 +69,7 @@ class CyclicTask(AligningWorker[CyclicPhase]):
     def __init__(self, birth: Birth) -> None:
         super().__init__(P.STARTING, birth)
         self.regular = frozenset(birth.graph.regular_inputs[birth.me])
+        # Never held: the barrier on a back edge follows this task's own, so the task would wait for itself.
         self.back = frozenset(self.inputs) - self.regular
         self.awaited: set[ChannelId] = set()
         """Back edges on which the barrier of `index` has not returned."""
@@ -84,6 +85,7 @@ class CyclicTask(AligningWorker[CyclicPhase]):
     def _stale(self, event: Event) -> str | None:
         match event:
             case Received(message=Envelope(kind=kind, index=number)) if (kind, number) == (BARRIER, self.index):
+                # The captured snapshot is over by number, but its barrier still has to return on the back edges.
                 return None if self.awaited else f"snapshot {number} is over here"
         return super()._stale(event)
 
@@ -94,7 +96,6 @@ class CyclicTask(AligningWorker[CyclicPhase]):
             self.phase = P.ALIGNING if self.held else P.RUNNING
 
     def _keep(self, number: int, captured: Record) -> list[Effect]:
-        """Store the snapshot at once without back edges; otherwise the copy waits for the log."""
         # Algorithm 2, lines 13 to 16: the copy is taken at the last regular barrier, and inputs are released. Lines 19 and 20:
         # the record waits for the back edges.
         self.awaited = set(self.back)
@@ -117,6 +118,7 @@ class CyclicTask(AligningWorker[CyclicPhase]):
         return self._deliver(event)
 
     def _on_barrier_while_logging(self, event: Received) -> list[Effect]:
+        # E5: a newer snapshot's barrier is not counted for this one. It abandons the log here (`_make_way`).
         if event.message.index != self.index:
             return self._on_barrier(event)
         if event.channel not in self.awaited:

@@ -170,6 +170,7 @@ class EpochWorker(SnapshotWorker[SnapshotPhase]):
     def _on_stored(self, event: Stored) -> list[Effect]:
         what, epoch = event.token.split()
         number = int(epoch)
+        # A refused write counts as well: `_erase_in_flight` waits only for writes that may still land.
         self.writing[number] -= what == CAPTURED
         if not event.ok:
             return [self._send_control(COORDINATOR, REFUSE, number, f"{what} could not be written")]
@@ -192,18 +193,18 @@ class EpochWorker(SnapshotWorker[SnapshotPhase]):
         return [*super()._on_commit(event), *self._erase_in_flight()]
 
     def _on_abort(self, event: Received) -> list[Effect]:
-        """Stop storing messages in flight for the aborted snapshot."""
+        # An aborted snapshot is never decided, so it needs no more messages in flight.
         self.given_up.add(event.message.index)
         return []
 
     def _forget_epochs_before(self, number: int) -> None:
-        """Merge the counts of older epochs: a later deficit needs only their sum."""
         old = [stamp for stamp in self.balance if stamp < number]
         total = sum(self.balance.pop(stamp) for stamp in old)
+        # Each later deficit sums all stamps below its own epoch, so these need no separate counts.
         self._count(number - 1, total)
 
     def _erase_in_flight(self) -> list[Effect]:
-        """Erase messages of snapshots before the newest decision. Those still being written are erased when they are durable."""
+        # A record that is still being written would land after its erasure and stay: it waits for its `Stored`.
         old = [key for key in self.in_flight if int(key[1]) < self.decided and not self.writing[int(key[1])]]
         self.in_flight = [key for key in self.in_flight if key not in old]
         return [Erase(tuple(old))] if old else []
@@ -231,8 +232,10 @@ class EpochCoordinator(SnapshotCoordinator):
         return self._decide_if_complete(message.index)
 
     def _complete(self, opened: Open) -> bool:
-        """Return True with all reports and a balance of zero. Partial sums have no meaning."""
+        # Control messages overtake each other: before all reports are in, a late message may be counted without its
+        # deficit.
         self._ensure(bool(opened.missing) or opened.balance >= 0, "no more is captured than was in flight")
+        # E1: while reports are missing, the sum can be 0 by accident although messages are in flight.
         return not opened.missing and opened.balance == 0
 
 

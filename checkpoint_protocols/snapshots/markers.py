@@ -90,7 +90,6 @@ class MarkerWorker(SnapshotWorker[MarkerPhase]):
     # -- markers -------------------------------------------------------------------------------------------------
 
     def _on_begin(self, event: Received) -> list[Effect]:
-        """Take the snapshot at a source, which has no input to record."""
         return self._take(event.message.index, None)
 
     def _on_first_marker(self, event: Received) -> list[Effect]:
@@ -103,8 +102,9 @@ class MarkerWorker(SnapshotWorker[MarkerPhase]):
         return [*self._give_up(f"the marker of {number} came"), *self._take(number, event.channel)]
 
     def _take(self, number: int, came_on: ChannelId | None) -> list[Effect]:
-        """Capture, and send the marker on every output before anything else is sent."""
         capture, self.captured = self._capture(number)
+        # In one step with the capture: a message sent between both would be before the cut at its receiver, after it at
+        # its sender.
         markers = [self._send_on(channel, MARKER, number) for channel in self.outputs]
         self.recorded = set(self.inputs)
         self.phase = P.RECORDING if self.recorded else P.IDLE
@@ -118,6 +118,8 @@ class MarkerWorker(SnapshotWorker[MarkerPhase]):
             return []
         self.phase = P.IDLE
         kept, self.channel_states = self.channel_states, []
+        # E3: the state of the first marker. The present one contains the recorded messages, and a recovery would
+        # deliver them again.
         return [self._write(self.index, self.captured, kept)]
 
     def _on_recorded_message(self, event: Received) -> list[Effect]:

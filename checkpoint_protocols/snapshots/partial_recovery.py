@@ -124,6 +124,7 @@ class PartialTask(AligningWorker[PartialPhase]):
 
     def _shut(self) -> frozenset[ChannelId]:
         if self.phase is P.ORDERING:
+            # One position is written at a time, so a crash leaves no gap in the order.
             return frozenset(self.inputs)
         if self.phase is P.REPLAYING:
             # Only the channel of the next recorded receipt may deliver.
@@ -131,12 +132,12 @@ class PartialTask(AligningWorker[PartialPhase]):
         return super()._shut()
 
     def _on_start(self, event: Commanded) -> list[Effect]:
-        """Process the waiting message of the last incarnation again, unless its send was undone since."""
         waited, self.waiting = self.waiting, None
         self._update_phase()
         gates = self._gate()
         if waited is None:
             return gates
+        # Judged again: a recovery may have undone the send of the message while its position was being written.
         turned_away = self._door(waited)
         return [*gates, *(self._on_message(waited) if turned_away is None else turned_away)]
 
@@ -150,15 +151,18 @@ class PartialTask(AligningWorker[PartialPhase]):
             return self._deliver(event)
         if self.order:
             return self._repeat(event)
+        # The position is durable before the delivery. Sends that follow may reach a survivor, and a replay in another
+        # order would give their numbers to other records (E16).
         self.waiting = event
         self.order_keys.append(record_key(ORDER, self.position + 1))
         self._update_phase()
         return [*self._gate(), self._write_position(event.channel)]
 
     def _is_known(self, event: Received) -> bool:
-        """Return True if the message was delivered before. Channel counts suffice, since a replay regenerates them."""
         last = self.received.get(event.channel, 0)
         self._ensure(event.message.seq <= last + 1, "a channel has no gaps")
+        # E16: the seed drops numbers that are smaller, and delivers the last one twice. The number is the channel's and
+        # not the source's: siblings of a fan-out share that one.
         return event.message.seq <= last
 
     def _repeat(self, event: Received) -> list[Effect]:
@@ -173,7 +177,7 @@ class PartialTask(AligningWorker[PartialPhase]):
         return [*delivered, *self._gate()]
 
     def _write_position(self, channel: ChannelId) -> StoreRecord:
-        """Write the receipt's channel. Its index is 0: no recovery undoes it."""
+        # Index 0: a recovery repeats the order that it finds here, so it must not undo it.
         record: Record = {"incarnation": self.incarnation, "index": 0, "channel": channel}
         return StoreRecord(record_key(ORDER, self.position + 1), record, f"{ORDER} {self.position + 1}")
 
@@ -189,7 +193,6 @@ class PartialTask(AligningWorker[PartialPhase]):
     # -- barriers ------------------------------------------------------------------------------------------------
 
     def _on_barrier(self, event: Received) -> list[Effect]:
-        """Refuse the barrier of a sender that still repeats messages: its cut would be inconsistent."""
         sent = number(event.message.body)
         # The sender went back to an earlier state, so its barrier precedes messages that are received here: the cut would have
         # orphans.
@@ -218,7 +221,7 @@ class PartialTask(AligningWorker[PartialPhase]):
         return [*super()._on_commit(event), *self._erase_order(event.message.index)]
 
     def _erase_order(self, number: int) -> list[Effect]:
-        """Erase receipts before a decided cut: they are never repeated."""
+        # A replay begins at this cut or a later one, so it never repeats earlier receipts.
         base = self.positions.get(number, 0)
         self.positions = {each: position for each, position in self.positions.items() if each > number}
         old = [key for key in self.order_keys if int(key[1]) <= base]

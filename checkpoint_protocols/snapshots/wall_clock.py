@@ -130,7 +130,8 @@ class CountedWorker(TickingWorker[SnapshotPhase], EpochWorker):
         return super()._on_abort(event)
 
     def _advance(self, epoch: int) -> list[Effect]:
-        """Ignore the stamp of a message from the future. This is what goes wrong."""
+        # Seed 000, "Impact of clock drifts": the stamp of a message from the future is ignored. This is what goes
+        # wrong.
         return []
 
     def _open_across(self, stamp: int) -> list[int]:
@@ -166,11 +167,12 @@ class ClockCoordinator(SnapshotCoordinator):
         return super()._on_ack(message)
 
     def _on_refuse(self, message: Envelope) -> list[Effect]:
-        """Abort the snapshot with a missing file: its moment is over, so no process can capture it again."""
+        # The moment is over, so no process can capture it again: one missing file ends the snapshot.
         self._open(message.index)
         return super()._on_refuse(message)
 
     def _open(self, number: int) -> None:
+        # No `begun` record: numbers come from the clocks, so this coordinator cannot use one twice.
         self.open.setdefault(number, Open(set(self.workers), SnapshotStep.COLLECTING))
         self.newest = max(self.newest, number)
         self._update_phase()

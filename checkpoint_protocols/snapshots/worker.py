@@ -136,18 +136,18 @@ class SnapshotWorker(MessageWorker[PhaseT]):
         return [capture, self._write(number, captured)]
 
     def _on_stored(self, event: Stored) -> list[Effect]:
-        """Acknowledge a checkpoint only when it is durable (write ahead, G2)."""
         number = int(event.token.split()[1])
         if not event.ok:
             return [self._send_control(COORDINATOR, REFUSE, number, "the checkpoint could not be written")]
+        # G2: the decision counts this acknowledgement, and a decided snapshot must be readable after any crash.
         self.kept.add(number)
         return [self._send_control(COORDINATOR, ACK, number)]
 
     # -- decisions -----------------------------------------------------------------------------------------------
 
     def _on_commit(self, event: Received) -> list[Effect]:
-        """Publish the snapshot's rows, and erase older checkpoints, which no recovery needs any more (O12)."""
         number = event.message.index
+        # Every recovery from now on goes back to this decision or a later one (O12).
         return [*self._show(number), *self._erase_before(number)]
 
     def _show(self, number: int) -> list[Effect]:
@@ -165,9 +165,9 @@ class SnapshotWorker(MessageWorker[PhaseT]):
         return SinkTransaction(SinkOp.COMMIT, f"{self.me}/{number}/{first}-{last}", first, last)
 
     def _on_sink_replied(self, event: SinkReplied) -> list[Effect]:
-        """Repeat a refused transaction: its snapshot is decided all the same."""
         if event.ok:
             return []
+        # The snapshot is decided, so a refusal cannot undo its rows. The transaction is repeated.
         _, number, rows = event.transaction.rsplit("/", 2)
         first, last = rows.split("-")
         return [self._show_rows(int(number), int(first), int(last))]
@@ -233,7 +233,7 @@ class AligningWorker(SnapshotWorker[PhaseT]):
     # -- barriers ------------------------------------------------------------------------------------------------
 
     def _on_begin(self, event: Received) -> list[Effect]:
-        """Take the snapshot at a source: it has no input, so this request is its only barrier, the seed's Nil."""
+        # E4: a source has no input, so this request is its only barrier, the seed's Nil.
         return self._take(event.message.index)
 
     def _on_barrier(self, event: Received) -> list[Effect]:
@@ -246,18 +246,19 @@ class AligningWorker(SnapshotWorker[PhaseT]):
         if self.held | {channel} == self.regular:
             return [*abandoned, *self._take(number)]
         self.aligning = number
+        # Seed 003, algorithm 1, line 9: what follows on this input is after the cut. Processed before the capture, it
+        # would be in the state, and the sender would send it again after a recovery.
         self.held.add(channel)
         self._update_phase()
         return [*abandoned, *self._gate()]
 
     def _make_way(self, number: int) -> list[Effect]:
-        """Abandon an older snapshot under way here: a barrier of another one proves that it was aborted."""
         if self.aligning is None or self.aligning == number:
             return []
+        # One snapshot is open at a time, so a barrier of a newer one proves that this one was aborted.
         return self._abandon(f"the barrier of {number} came")
 
     def _take(self, number: int) -> list[Effect]:
-        """Capture, send the barrier before anything else is sent, release the inputs."""
         self._end_alignment()
         capture, captured = self._capture(number)
         kept = self._keep(number, captured)
@@ -273,6 +274,7 @@ class AligningWorker(SnapshotWorker[PhaseT]):
 
     def _on_abort(self, event: Received) -> list[Effect]:
         number = event.message.index
+        # An abort that was overtaken by the barrier of a newer snapshot must not end the newer alignment.
         due = self.aligning is not None and self.aligning <= number
         abandoned = self._abandon("the coordinator gave it up") if due else []
         self.over = max(self.over, number)

@@ -61,6 +61,7 @@ def main() -> int:
     """Run the job until all input is processed and published. Return the exit code."""
     options = _options()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    # py4j reports each call from the JVM at level INFO
     logging.getLogger("py4j").setLevel(logging.WARNING)
     quiet = {"spark.ui.enabled": "false"}
     spark = ckpt.session("spark-ckpt-demo", *(("kafka",) if options.kafka else ()), conf=quiet)
@@ -92,6 +93,7 @@ def _job(spark: SparkSession, options: argparse.Namespace) -> ckpt.Job:
 
 def _flights(job: ckpt.Job, options: argparse.Namespace) -> ckpt.Stream:
     if options.kafka:
+        # in the branch, so that a demo with files needs no Kafka connector
         from spark_ckpt_kafka import KafkaSource
 
         limits = {"maxOffsetsPerTrigger": RECORDS_PER_BATCH}

@@ -98,12 +98,12 @@ def _watched(store: Store, driver: DriverProcess, watch: Watch, until: int | Non
 
 
 def _of_this_driver(log_state: LogState) -> list[EpochBrief]:
-    """Return the current driver's epochs, oldest first. A rate must not include the time between two drivers."""
+    # a rate must not include the time between two drivers
     return [brief for brief in log_state.epochs if brief.incarnation == log_state.incarnation]
 
 
 def _delay(driver: DriverProcess, delay_s: float) -> None:
-    """Wait for a random moment between two epochs, so that the kill hits any step."""
+    # in short steps, because the driver may be done before
     deadline_s = time.monotonic() + delay_s
     while driver.exit_code is None and time.monotonic() < deadline_s:
         time.sleep(0.01)

@@ -37,6 +37,7 @@ def load() -> pd.DataFrame:
 def _departures(raw: pd.DataFrame) -> pd.Series:
     """Return texts such as 2013-01-01 05:15."""
     day = pd.to_datetime(raw[["year", "month", "day"]])
+    # the package has times as numbers: 515 is 5:15
     minutes = raw["sched_dep_time"] // 100 * 60 + raw["sched_dep_time"] % 100
     times = (day + pd.to_timedelta(minutes, unit="min")).to_numpy("datetime64[m]")
     return pd.Series(np.datetime_as_string(times)).str.replace("T", " ")

@@ -40,6 +40,7 @@ def expected() -> pd.DataFrame:
 def _figures(rows: pd.DataFrame) -> dict[str, pd.Series]:
     aircraft = rows["tailnum"]
     departed = rows["dep_delay"].notna()
+    # the number again, and not the job's constant: the oracle shares nothing with the job
     late = (rows["dep_delay"] >= 15) & departed
     on_time = departed & ~late
     # A chain is a run of late departures between two departures on time: number the runs, count inside each.

@@ -78,6 +78,7 @@ class FilesAndDelta:
 
 def records(flights: pd.DataFrame) -> Iterator[tuple[bytes, bytes]]:
     """Yield (key, value) of each flight: its aircraft, and the flight as JSON."""
+    # NaN is no JSON, and a column of floats cannot hold None
     for row in flights.astype(object).where(flights.notna(), None).to_dict("records"):
         yield str(row["tailnum"]).encode(), json.dumps(row).encode()
 

@@ -58,6 +58,7 @@ class DriverProcess:
         """Raise `RunFailed` with the end of the log unless the driver ended by itself and without an error."""
         if self.exit_code == 0:
             return
+        # the JVM writes to the same file, and a kill can cut a character
         lines = self._log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
         raise RunFailed(
             f"the driver ended with exit code {self.exit_code}",
@@ -78,6 +79,7 @@ def _environment(temporary: Path) -> dict[str, str]:
     """Return the child's environment: the imports of this process, and temporary files in the demo's folder."""
     temporary.mkdir(exist_ok=True)
     options = f'{os.environ.get("SPARK_SUBMIT_OPTS", "")} -Djava.io.tmpdir="{temporary}"'
+    # A killed driver deletes nothing. In the demo's folder its temporary files go with the folder.
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, sys.path))),

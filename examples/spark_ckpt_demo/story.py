@@ -84,6 +84,7 @@ def whole_output(expected: pd.DataFrame, found: pd.DataFrame) -> Comparison:
 
 def some_output(expected: pd.DataFrame, found: pd.DataFrame) -> Comparison:
     """Check that the output has a prefix of each aircraft's flights, each once, with the right figures."""
+    # an aircraft's rows become visible in their order, so n visible ones have to be its first n
     count = expected["tailnum"].map(found["tailnum"].value_counts()).fillna(0)
     return oracle.compare(expected[expected["flights"] <= count], found)
 
@@ -187,7 +188,7 @@ def play(options: DemoOptions, display: Display) -> DemoReport:
 
 
 def _worth_keeping(folder: Path, error: BaseException) -> bool:
-    """Return true if the drivers' logs help after an error. A user who stopped the demo needs none."""
+    # a user who stopped the demo (`KeyboardInterrupt`, `SystemExit`) needs no logs
     return isinstance(error, Exception) and any(folder.glob("driver-*.log"))
 
 
@@ -289,11 +290,11 @@ def _check_state(scene: _Scene, name: str, epoch: int) -> None:
 
 
 def _go_back(scene: _Scene, epoch: int) -> None:
-    """Restore the earlier epoch with a second output: a sink cannot retract published rows."""
     with scene.part("restore", f"Restore: the job is started with restore={epoch}"):
         before = frame(scene.store.state(OPERATOR).read(epoch))
         _explain(scene, epoch)
         with scene.display.watching("flights in committed epochs", scene.report.flights) as watch:
+            # to a second output: a sink cannot retract rows that readers have seen
             run_to_the_end(scene.job, scene.store, "3", AGAIN, str(epoch), watch)
         found = scene.places.read(AGAIN)
         claim = f"'{AGAIN}' has exactly the flights after epoch {epoch}"

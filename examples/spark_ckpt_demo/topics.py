@@ -78,6 +78,7 @@ class KafkaTopics:
         from confluent_kafka import Producer
 
         failed: list[str] = []
+        # retries must neither repeat nor reorder: each flight of an aircraft is expected once and in order
         settings = {"enable.idempotence": True, "linger.ms": 20, "compression.type": "lz4"}
         producer = Producer({**self._connection.for_confluent(), **settings})
 
@@ -93,6 +94,7 @@ class KafkaTopics:
                 except BufferError:  # the local queue is full: let it drain
                     producer.poll(0.5)
             if done % _TOLD_EVERY == 0:
+                # serves the delivery reports, or they would fill the local queue
                 producer.poll(0)
                 told(done)
         if producer.flush(_WAIT_S) or failed:
@@ -111,10 +113,12 @@ class KafkaTopics:
         return [value for partition in partitions for value in self._partition(topic, partition)]
 
     def _partition(self, topic: str, partition: int) -> list[bytes]:
-        """Return committed values up to the end of the partition, which the client reports as an event of its own."""
         from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+        # the client wants a group, although `assign` joins none
         settings = {"group.id": f"{self._prefix}-reader", "isolation.level": "read_committed"}
+        # the client reports the end of a partition as an event; without it an empty partition is read until the
+        # deadline
         options = {"enable.auto.commit": False, "enable.partition.eof": True}
         consumer = Consumer({**self._connection.for_confluent(), **settings, **options})
         values: list[bytes] = []
