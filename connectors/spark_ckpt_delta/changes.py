@@ -64,6 +64,7 @@ class Position:
         if cursor.get("format") != _FORMAT:
             raise FormatUnknown.of("a cursor of a Delta source", cursor.get("format"), _FORMAT)
         table, version, index, snapshot = (cursor.get(name) for name in ("table", "version", "index", "snapshot"))
+        # `isinstance` would take True for a number.
         places = all(type(number) is int and number >= 0 for number in (version, index))
         if not isinstance(table, str) or not places or not isinstance(snapshot, bool):
             raise SourceInvalid(f"not a Delta cursor: {str(dict(cursor))[:200]}")
@@ -129,6 +130,7 @@ class History:
                 if taken and (full or (bounds.bytes is not None and size > bounds.bytes)):
                     break
                 taken.append(file)
+            # A version without data moves the position, too: otherwise each batch would look at it again.
             start = after
         return start, taken
 
@@ -155,6 +157,7 @@ class History:
 
         Raises `SourceInvalid` for a partly read version that it would skip.
         """
+        # A job that has read everything is at `newest` + 1, index 0.
         if position.version > newest + 1:
             raise RowsLost(
                 f"{self._table} is at version {newest}, the job has read up to {position.version - 1}",
@@ -163,6 +166,7 @@ class History:
         # Without its hint at the last checkpoint, a cleaned log would keep a reader waiting.
         if self._files(position) is None and position.version <= newest:
             raise self._cleaned(position.version)
+        # An adopted offset may lie within a version that this job skips as a whole.
         if position.index and not position.snapshot and self._on_change == "skip":
             self._require_not_skipped(position.version)
 
@@ -217,7 +221,9 @@ class History:
                 return
             for index in range(position.index, len(files)):
                 last = index + 1 == len(files)
+                # Spark compares offsets as text, so that a place has one spelling: of the next version at the end.
                 yield files[index], position.following() if last else replace(position, index=index + 1)
+            # An empty version, or an adopted offset after the last file of one.
             if position.index >= len(files):
                 yield None, position.following()
             position = position.following()
@@ -249,6 +255,7 @@ class History:
     def _appended(self, position: Position) -> list[TableFile] | None:
         commit = self._commit(position.version)
         if commit is None:
+            # Log cleanup removes commits before a checkpoint only: an absent one after it is still to come.
             if self._last_checkpoint() < position.version:
                 return None
             # A writer may have committed this version, and its checkpoint, since the look above.
@@ -262,11 +269,9 @@ class History:
         return commit.added
 
     def _commit(self, version: int) -> AppendedFiles | None:
-        """Return one commit, None without one. Raises `SourceSilent`: a program that copies a log file by file shows
-        it half written, or empty, for a moment.
-        """
         try:
             commit = read_commit(self.system, version)
+        # A program that copies a log file by file shows an entry half written, or empty, for a moment.
         except LogDamaged as error:
             raise self._half_written(version, error.what) from error
         if commit is not None and not commit.commit.actions:
@@ -299,11 +304,7 @@ class History:
         self._newest_read = commit
 
     def _last_checkpoint(self) -> int:
-        """Return the version of the last checkpoint, or a later one; -1 if there is none.
-
-        Log cleanup removes commits before a checkpoint only. So a commit that is absent and not after it was removed, and
-        any other one is in the future.
-        """
+        """Return the version of the last checkpoint, or a later one; -1 if there is none."""
         try:
             with self.system.open_input_file(f"{LOG}/_last_checkpoint") as hint:
                 return int(json.loads(hint.read())["version"])

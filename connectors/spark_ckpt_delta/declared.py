@@ -36,6 +36,7 @@ def published_in(
     known = identity.get("table id", "")
     if opened is not None and known and identity_of(table, opened)["table id"] != known:
         raise SinkInvalid(f"{table} is another table than the job wrote to", table=table)
+    # The recorded endpoint does not name the sink's engine.
     marker = max((each for each in markers if each is not None), key=lambda each: each.epoch, default=None)
     return None if marker is None else PublishedEpoch(marker.epoch, marker.incarnation, marker.is_of)
 

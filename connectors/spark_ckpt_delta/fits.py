@@ -48,6 +48,7 @@ class StagedColumns:
 
     def of(self, output: EpochOutput) -> list[StructType]:
         """Return the different schemas of the output's files, without partition columns. Raises a `StoreOutage`."""
+        # One file of each incarnation is enough: all of its files were written with one plan.
         found = {_stager(file, output): file for file in output.files}
         try:
             for stager, file in found.items():
@@ -109,6 +110,7 @@ def check_fits_spark(
 
 def refused(table: str, found: Sequence[str], output: EpochOutput, sink: str, hint: str = _UNDONE) -> RowsRefused:
     """Return the error that lists the differences between the table and the rows."""
+    # Files of several incarnations may differ from the table in the same way.
     said = "; ".join(dict.fromkeys(found))
     return RowsRefused(
         f"{table} cannot take the rows of epoch {output.epoch}, nothing of it was published: {said}",
@@ -129,6 +131,7 @@ def _stager(file: StagedFile, output: EpochOutput) -> str:
 def _layout(opened: DeltaTable, files: Sequence[StagedFile]) -> Iterator[str]:
     now = opened.metadata().partition_columns
     laid_out = {tuple(file.partition_values) for file in files}
+    # In any order: a commit names the values of a file, and its folder means nothing.
     yield from (_partitioned(each, now) for each in sorted(laid_out) if sorted(each) != sorted(now))
 
 

@@ -25,6 +25,7 @@ class NoNullKeys:
 
     def __call__(self, rows: pa.Table) -> RefusedRow | None:
         """Return the first row with a null in its key, or None."""
+        # -1 for a column without a null.
         firsts = {name: pc.index(pc.is_null(rows.column(name)), True).as_py() for name in self.keys}
         found = [(row, name) for name, row in firsts.items() if row >= 0]
         if not found:

@@ -160,6 +160,7 @@ def snapshot_files(table: str, storage_options: Mapping[str, str], version: int)
         partitions = [
             written.get(unquote(row["path"]), values) for row, values in zip(columns, partitions, strict=True)
         ]
+    # In the order of Spark's own source, by which an adopted offset counts files.
     ordered = sorted(zip(columns, partitions, strict=True), key=lambda each: _age(each[0]))
     # Add actions as deltalake lists them do not say if a file has a deletion vector.
     marked = _with_deletion_vectors(opened)
@@ -187,6 +188,7 @@ def _partition_texts(adds: pa.Table) -> list[Partition]:
     values = adds.select(["partition"]).flatten()
     names = [name.removeprefix("partition.") for name in values.column_names]
     texts = [column.cast(pa.string()).to_pylist() for column in values.columns]
+    # Without a partition column there is nothing to zip, and each file still needs its empty tuple.
     return [tuple(zip(names, row, strict=True)) for row in zip(*texts, strict=True)] or [()] * adds.num_rows
 
 
@@ -196,13 +198,13 @@ def _has_instants(adds: pa.Table) -> bool:
 
 
 def _partitions_as_written(system: pafs.FileSystem) -> dict[str, Partition]:
-    """Return the partition texts of the files that the log names, by path. A file's values never change, so the order
-    of the log does not matter.
-    """
+    """Return the partition texts of the files that the log names, by path."""
     found: dict[str, Partition] = {}
+    # Recursive: sidecars of a checkpoint are in a folder of their own.
     for info in system.get_file_info(pafs.FileSelector(LOG, recursive=True)):
         with suppress(FileNotFoundError, LogDamaged, pa.ArrowException):  # a tmp file, or one that was cleaned up
             for body in _added_in(system, info):
+                # In any order: the values of a file never change.
                 found[unquote(body["path"])] = _texts_of(body)
     return found
 
@@ -221,6 +223,7 @@ def _added_in(system: pafs.FileSystem, info: pafs.FileInfo) -> Iterator[Mapping[
 
 
 def _added(body: Mapping[str, Any]) -> TableFile:
+    # The log has URI-encoded paths.
     return TableFile(unquote(body["path"]), int(body["size"]), _texts_of(body), bool(body.get("deletionVector")))
 
 

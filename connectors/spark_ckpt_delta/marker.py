@@ -62,6 +62,7 @@ def transaction_version(output: EpochOutput) -> int:
 
 def declared_version(epoch: Epoch) -> int:
     """Return the transaction version of an epoch that an operator declares: it fits any manifest."""
+    # The lower bits stay 0, a fingerprint that no name has (`is_of`).
     return epoch << _DECISION_BITS
 
 
@@ -123,6 +124,7 @@ def is_published(marker: TableMarker | None, output: EpochOutput, context: SinkC
         if output.acked:
             raise _behind(f"epoch {output.acked} is published, but the table has no marker of this sink", 0, context)
         return False
+    # Before any comparison: a newer incarnation has epochs that this publisher's view of the log does not have.
     refuse_if_fenced(marker.incarnation, context)
     if output.newest is not None and marker.epoch > output.newest:
         raise _unknown(marker, f"the log has committed none above {output.newest}", context)

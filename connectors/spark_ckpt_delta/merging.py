@@ -142,6 +142,7 @@ def condition(keys: Sequence[str], partitions: Mapping[str, Sequence[str | None]
 
     `partitions`: values of each partition column that is a key, in the form of `value_text`. `types`: their SQL types.
     """
+    # `<=>` matches null with null: `null_keys="match"` merges such rows, "refuse" lets none get here.
     equal = [f"target.{quoted(key)} <=> staged.{quoted(key)}" for key in keys]
     within = [_within(name, values, types[name]) for name, values in partitions.items()]
     return " AND ".join([*within, *equal])
@@ -152,12 +153,14 @@ def _within(name: str, values: Sequence[str | None], sql_type: str) -> str:
     literals = ", ".join(_literal(value, sql_type) for value in values if value is not None)
     either = [f"{column} IN ({literals})"] if literals else []
     either += [f"{column} IS NULL"] if None in values else []
+    # No values, no staged rows: nothing of the table can match.
     return f"({' OR '.join(either)})" if either else "false"
 
 
 def _literal(text: str, sql_type: str) -> str:
-    """Return an SQL literal in hexadecimal: a session setting defines the meaning of a backslash in quoted text."""
+    # In hexadecimal: a setting of the session decides what a backslash in quoted text means.
     value = f"CAST(X'{text.encode().hex()}' AS STRING)"
+    # `value_text` has written the instant as microseconds.
     if sql_type == _TIMESTAMP:
         return f"timestamp_micros(CAST({value} AS BIGINT))"
     return f"CAST({value} AS {sql_type})"

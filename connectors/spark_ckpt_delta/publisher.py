@@ -37,6 +37,7 @@ from spark_ckpt_delta.staged import remove_orphans, verified
 if TYPE_CHECKING:
     from pathlib import Path
 
+# deltalake itself repeats an append that only lost a version: another attempt here follows a conflict.
 _ATTEMPTS_MAX = 4
 _ATTEMPTS_TO_REPLACE_MAX = 20
 """More, as each commit of another writer costs one."""
@@ -109,6 +110,7 @@ class DeltalakePublisher:
         failure: Exception | None = None
         for _ in range(_ATTEMPTS_MAX):
             opened = self._open()
+            # After an error, too, which does not tell if the fence landed.
             if (opened.transaction_version(application) or 0) >= ours:
                 return
             try:
@@ -119,6 +121,7 @@ class DeltalakePublisher:
                     partition_by=list(opened.metadata().partition_columns),
                     commit_properties=CommitProperties(
                         custom_metadata=dict(fence_metadata(self._context)),
+                        # A publish writes this id, too: a commit that an older publisher has prepared is a conflict.
                         app_transactions=[Transaction(application, ours)],
                     ),
                 )
@@ -145,6 +148,7 @@ class DeltalakePublisher:
             raise another_table(self._table, self._context) from error
         except (DeltaError, OSError) as error:
             raise cannot_be_opened(self._table, error, self._context) from error
+        # Before every marker: that of another table of this name says nothing of the rows.
         self._check_identity(opened)
         # A table may have a fence and no marker yet.
         refuse_if_fenced(opened.transaction_version(incarnation_id(self._application)) or 0, self._context)
@@ -169,6 +173,7 @@ class DeltalakePublisher:
                 failure = error
             else:
                 return False
+            # It fences, too: a successor may have published while this attempt failed.
             opened = self._open()
             # delta-rs refuses a commit if another one with this application id came after `opened`. A second commit
             # with this fresh handle would be no conflict.
@@ -180,6 +185,7 @@ class DeltalakePublisher:
     def _check_fits(self, opened: DeltaTable, output: EpochOutput) -> None:
         # A change of the table after `opened` was read is a conflict for a commit with this handle.
         partitioned = opened.metadata().partition_columns
+        # Files omit partition columns: the job knows their types.
         job = [field for field in self._schema or () if field.name in partitioned]
         columns = self._columns.of(output)
         check_fits(self._table, opened, output, columns, StructType(job), self._context.sink)
@@ -216,16 +222,19 @@ class DeltalakePublisher:
         # Every entry on the way is synced: after a power loss, a log with a gap before this commit could not be read.
         for version in versions:
             commit = read_commit(system, version)
+            # The log ends here: nothing is newer, or older entries were cleaned up.
             if commit is None:
                 return
             _fsync(root / commit_path(version))
             if any(application == self._application for application, _ in commit.commit.transactions):
+                # The folder last: it has the names of all entries above.
                 _fsync(root / LOG)
                 return
 
 
 def _add_action(file: StagedFile, info: pafs.FileInfo) -> AddAction:
     modified_ms = (info.mtime_ns or 0) // 1_000_000
+    # Delta knows no empty partition value: readers would take it for null.
     values = {name: value or None for name, value in file.partition_values.items()}
     return AddAction(file.path, file.size_bytes, values, modified_ms, data_change=True, stats=file.stats)
 

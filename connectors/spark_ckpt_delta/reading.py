@@ -34,6 +34,7 @@ def read_file(
     """
     try:
         with system.open_input_file(file.path) as opened:
+            # Spark may write times as INT96, which Arrow reads as nanoseconds: years after 2262 would overflow.
             parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
             present = [name for name in schema.names if name in parquet.schema_arrow.names]
             for batch in parquet.iter_batches(_ROWS_PER_BATCH, columns=present):

@@ -31,6 +31,7 @@ from spark_ckpt_delta.marker import Engine, application_id, declared_version, re
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     given = _parser().parse_args(arguments)
+    # The names in the table's log depend on the store and the sink only.
     context = SinkContext("", given.sink, given.store_id, Incarnation(0))
     try:
         options = read_options(given.options_file)

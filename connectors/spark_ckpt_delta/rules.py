@@ -47,6 +47,7 @@ _PER_COLUMN = {
     BOUNDED: "a bounded length (char or varchar)",
 }
 _FIXED_ZONE = re.compile(r"(Etc/)?(Z|Zulu|UCT|UTC|UT|GMT)|(Etc/)?(UTC|UT|GMT)?[+-]\d{1,2}(:?\d\d){0,2}")
+# Spark writes no Parquet column with such a name, and delta-spark only a mapped one.
 _NOT_FOR_DELTA_SPARK = re.compile(r"[ ,;{}()\n\t=]")
 _PARTITION_TYPES = {"string", "byte", "short", "integer", "long", "boolean", "date"}
 """Types that every writer spells alike in a folder name; timestamps differ."""
@@ -219,6 +220,7 @@ def check_partition_types(table: str, partition_by: Sequence[str], schema: Struc
 def check_zone(table: str, partition_by: Sequence[str], schema: StructType, zone: str) -> None:
     """Raise `SinkInvalid` if delta-spark would write a partition's instant as an ambiguous local time."""
     times = [name for name in partition_by if name in schema.names and isinstance(schema[name].dataType, TimestampType)]
+    # Only zones without a change of clocks: there a local time names one instant.
     if times and not _FIXED_ZONE.fullmatch(zone):
         raise SinkInvalid(
             f"{table} is partitioned by {times[0]}, a timestamp, and delta-spark writes its value in local time of {zone}: "
@@ -232,6 +234,7 @@ def check_zone(table: str, partition_by: Sequence[str], schema: StructType, zone
 def append_only(opened: DeltaTable) -> list[str]:
     """Return the property by which the table refuses to lose or change rows, as text; empty if it is not set."""
     return (
+        # Delta takes TRUE and True as well.
         [f"{_APPEND_ONLY} = true forbids to replace rows"]
         if str(opened.metadata().configuration.get(_APPEND_ONLY)).lower() == "true"
         else []
@@ -265,6 +268,7 @@ def check_schema(table: str, job: StructType, found: Mapping[str, Any], generate
     """
     wanted = {field.name: field for field in job.fields}
     there = {field.name: field for field in StructType.fromJson(dict(found)).fields}
+    # `is False`: a column without identity has no such key.
     always = [name for name in wanted if name in there and there[name].metadata.get(_ALLOWS_GIVEN) is False]
     if always:
         raise SinkInvalid(
@@ -293,6 +297,7 @@ def check_schema(table: str, job: StructType, found: Mapping[str, Any], generate
 
 def same_type(left: DataType, right: DataType) -> bool:
     """Return True if two types are equal apart from the nullability of inner values."""
+    # The short text leaves out nullability, which `json` has.
     return left.simpleString() == right.simpleString()
 
 

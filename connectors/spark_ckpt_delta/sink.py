@@ -183,6 +183,7 @@ class DeltaSink(SelectsRows):
         """Return the staging plan. Engine "deltalake" stages in the table, created if absent; engine "spark" in the
         store.
         """
+        # `publisher` needs it: for the types of partition columns, and to create a table without rows.
         self._schema = schema
         columns = arrow_schema_of(schema)
         if self._engine == "spark":

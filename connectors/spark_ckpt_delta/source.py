@@ -160,6 +160,7 @@ class DeltaSource:
         check_mapping(table, opened.metadata().configuration)
         if isinstance(self._start, int):
             self._check_start(self._start, opened.version())
+        # "latest" reads no file that is there now.
         elif self._start == "earliest":
             self._check_snapshot(opened.version())
 
@@ -170,6 +171,7 @@ class DeltaSource:
         if isinstance(self._start, int):
             return Position(table, self._start).cursor()
         if self._start == "latest":
+            # It does not exist yet: the source waits for it.
             return Position(table, newest + 1).cursor()
         return Position(table, newest, snapshot=True).cursor()
 
@@ -225,10 +227,12 @@ class DeltaSource:
     def reached(self, cursor: Cursor, end: Cursor) -> bool:
         """Return True if all versions before `end` are read."""
         here, there = Position.of(cursor), Position.of(end)
+        # A position in a snapshot has files of it left; after the last one it is at the next version.
         return not here.snapshot and (here.version, here.index) >= (there.version, there.index)
 
     def identity(self, spark: SparkSession) -> Mapping[str, str]:
         """Return the endpoint: path and table id."""
+        # `TableId` reads one small file of the log; a handle would read all of it.
         return {**identity_of(self._settings.table, None), "table id": self._table_id.ask()}
 
     def describe(self) -> Mapping[str, str]:

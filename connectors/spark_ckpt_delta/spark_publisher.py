@@ -160,6 +160,7 @@ class SparkPublisher:
             with self._guarded(output):
                 self._write(output)
             hit(Failpoint.PUBLISH_COMMITTED)
+        # PySpark translates some of Java's exceptions only; Delta's conflicts may come as either.
         except (PySparkException, Py4JError) as error:
             return error
         return None
@@ -207,9 +208,11 @@ class SparkPublisher:
 
     def _write(self, output: EpochOutput) -> None:
         exists = self._exists()
+        # Without a table there is nothing to replace: the branches below create it.
         if output.replaces and exists:
             self._replace(self._rows(output) if output.files else self._no_rows())
         elif not output.files:
+            # For the marker alone, in the columns that the table has now.
             self._append(self._spark.read.format("delta").load(self._path).limit(0) if exists else self._no_rows())
         elif not self._rule.keys:
             self._append(self._rows(output))
@@ -217,6 +220,7 @@ class SparkPublisher:
             self._merge(output)
         else:
             newest = self.newest_per_key(output)
+            # Into a table that this statement creates: there is no row to replace, and none to delete.
             self._append(newest.where(~col(DELETES)).drop(DELETES) if DELETES in newest.columns else newest)
 
     def _append(self, rows: DataFrame) -> None:
@@ -257,9 +261,11 @@ class SparkPublisher:
         rows = self._rows(output).select(*map(column_of, names)).distinct()
         types = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
         texts = [value_text(column_of(name), type_) for name, type_ in types.items()]
+        # One more than the limit shows that there are too many, without counting them.
         values = rows.select(*texts).limit(MOST_PARTITIONS + 1).collect()
         if len(values) > MOST_PARTITIONS:
             return {}, {}
+        # Rows are distinct as a whole; a single column may repeat.
         return {name: list(dict.fromkeys(row[at] for row in values)) for at, name in enumerate(names)}, types
 
     def _partitioned(self) -> Sequence[str]:
@@ -300,6 +306,7 @@ class SparkPublisher:
 
 def publishing_session(spark: SparkSession) -> SparkSession:
     """Return a new session of the same context, with the settings by which a publisher reads and writes."""
+    # It shares the context and its jars; settings and temporary views are its own.
     session = spark.newSession()
     for key, value in (PUBLISHING_SETTINGS | _DELTA_SETTINGS).items():
         session.conf.set(key, value)

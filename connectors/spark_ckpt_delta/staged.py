@@ -44,6 +44,7 @@ def find_orphans(
     opened = open_table(table, storage_options)
     # Without `full`, deltalake's dry run lists removed files only: those that time travel still reads.
     removed = opened.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)
+    # By name: one list has URIs, the other relative paths, and a staged file's name has a UUID.
     known = {_base_name(path) for path in [*opened.file_uris(), *removed]} | set(unpublished)
     newest_ms = int(time.time() * 1000) - older_than_ms
     return sorted(
@@ -102,8 +103,10 @@ def verified(output: EpochOutput, sink: str) -> Sequence[pafs.FileInfo]:
         if taken_away(local_root(output.root)):
             raise FileNotFoundError(f"there is no folder {output.root}")
         for file, info in zip(output.files, found, strict=True):
+            # None: the file is missing.
             check_size(file, info.size if info.type == pafs.FileType.File else None, **where)
         with ThreadPoolExecutor(_READERS, thread_name_prefix="ckpt-delta-verify") as pool:
+            # A file without a digest was compared by its size only. `list` raises the first error in the files' order.
             list(pool.map(partial(_check, system, where), [file for file in output.files if file.sha256]))
     except OSError as error:
         raise outage(output.root, error) from error

@@ -81,6 +81,7 @@ class DeltaStreamReader(FileStreamReader):
             bounds = Bounds(last_version=self._last_version)
         else:
             bounds = Bounds(self._files_of(limit), self._settings.bytes_per_batch, self._last_version)
+        # Only the end counts here: `partitions` plans the files of a range again, for replays, too.
         end, _ = self._history.take(Position.of(start), bounds)
         return dict(end.cursor())
 

@@ -83,6 +83,7 @@ class Cleaning:
                 self.directory.system.move(path, place)
             else:
                 self.directory.system.delete_file(path)
+        # Removed by an earlier attempt, or by its owner.
         except FileNotFoundError:
             return True
         except (OSError, pa.ArrowException) as error:

@@ -60,6 +60,7 @@ class Consumed:
             raise SourceInvalid(f"not a files cursor: {str(cursor)[:200]}") from error
         # The newest segment has the count in its name. A cursor whose segments were exchanged would make the job read
         # files twice or never.
+        # Without segments, only a cursor of the beginning names no file.
         if (_count(segments[-1]) if segments else len(files) and numbers["count"]) != numbers["count"]:
             raise SourceInvalid(
                 f"a files cursor that counts {numbers['count']} files does not name them: {str(cursor)[:200]}"
@@ -139,6 +140,7 @@ class FileLedger:
     def _write(self, count: int, files: Sequence[DataFile]) -> str:
         data = encoded(files)
         name = _named(count, data)
+        # The name has the digest: a segment of this name has these files, and is durable.
         if self._folder is not None and name not in self._known:
             self._folder.write_bytes(name, data)
         self._known = {**self._known, name: tuple(files)}
@@ -185,6 +187,7 @@ def rows_of(files: Sequence[DataFile]) -> list[Json]:
 
 def _row(file: DataFile) -> Json:
     row: list[Json] = [file.name, file.size, file.modified_ms]
+    # A fourth field only for the rare file that was not read: an offset lists each file of its batch.
     return row if file.read else [*row, 0]
 
 

@@ -149,6 +149,7 @@ class Directory:
         return {}
 
     def __reduce__(self) -> tuple[object, ...]:
+        # Without the cached properties: each process opens a file system and reads the sink's log for itself.
         return Directory, (self.path, self.recursive, self.ignore_missing)
 
     def _listed(self) -> dict[str, pafs.FileInfo]:
@@ -158,6 +159,7 @@ class Directory:
 
     def _listed_files(self, without: Collection[str], passed: set[str]) -> Iterator[DataFile]:
         listed = self._listed()
+        # With the slash at the end: `startswith` then takes no other folder. Empty for the directory itself.
         folders = sorted({name[: -len(SINK_LOG)] for name in listed if f"/{name}".endswith(f"/{SINK_LOG}")})
         if "" not in folders and self._has_log(""):  # created since the listing
             folders.insert(0, "")
@@ -171,6 +173,7 @@ class Directory:
         fresh = [name for name in counts if name not in without]
         passed.update(name for name in counts if name in without)
         for name in fresh:
+            # The log may name a file that was written after the listing.
             info = listed.get(name) or self.system.get_file_info(f"{self.root}/{name}")
             if info.type == pafs.FileType.File:
                 yield _data_file(name, info)
@@ -261,6 +264,7 @@ class HeldFolder:
         return before is not None
 
     def __reduce__(self) -> tuple[object, ...]:
+        # A descriptor means nothing in another process, and tasks do not ask.
         return HeldFolder, (self._path,)
 
 
@@ -277,8 +281,8 @@ def _listing_errors(path: str) -> Iterator[None]:
 
 
 def _utf8(path: str, name: str) -> str:
-    """Return the name. Raises `SourceInvalid` unless it is UTF-8: no log, cursor or row could hold it."""
     try:
+        # No log, cursor or row could hold another name.
         name.encode()
     except UnicodeEncodeError as error:
         shown = os.fsencode(name).decode("utf-8", "backslashreplace")

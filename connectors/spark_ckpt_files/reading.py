@@ -63,6 +63,7 @@ def check_file(directory: Directory, file: DataFile, settings: FilesSettings, da
         if opened.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC:
             raise _not_of_format(settings, file, "it is a Parquet file")
         opened.seek(0)
+        # The first block only, since this runs at each start.
         records = next(_records(opened, file, settings), None)
     if records is None:
         return
@@ -140,6 +141,7 @@ def _widen(table: pa.Table, file: DataFile, lines: Positions, output: pa.Schema)
             columns[name] = np.full(table.num_rows, file.name)
         elif name == LINE_COLUMN:
             columns[name] = lines
+        # A good row is neither corrupt nor rejected.
         elif name in RESERVED_COLUMNS:
             columns[name] = pa.nulls(table.num_rows, pa.string())
     return pa.table({name: columns[name] for name in output.names}, schema=output)
@@ -200,14 +202,12 @@ _FAMILIES: tuple[Callable[[pa.DataType], bool], ...] = (
 
 
 def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return True if values may be cast: within one family of types, never between text and numbers.
-
-    A cast checks the range of numbers, except for a double in a float. That loses digits, so the types decide.
-    """
+    """Return True if values may be cast: within one family of types, never between text and numbers."""
     if found == wanted or pa.types.is_null(found):
         return True
     if pa.types.is_dictionary(found):
         return _fits(found.value_type, wanted)
+    # A cast checks the range of other numbers. A double in a float only loses digits, so the types decide.
     if pa.types.is_floating(found) and pa.types.is_floating(wanted):
         return bool(found.bit_width <= wanted.bit_width)
     if pa.types.is_map(found) or pa.types.is_map(wanted):

@@ -64,6 +64,7 @@ def cut(stream: Readable, quote: str | None = None, multiline: bool = True) -> I
         if not rest and line == 1:
             block = block.removeprefix(_BYTE_ORDER_MARK)
         data = rest + block
+        # Decided once for the file: later a CR may be a part of a field.
         returns = _ends_with_return(data, quote) if returns is None else returns
         newlines, boundaries = _boundaries(data, joining, bool(returns))
         if len(boundaries) == 0:
@@ -73,8 +74,10 @@ def cut(stream: Readable, quote: str | None = None, multiline: bool = True) -> I
         records = _records(data[:end], newlines, boundaries, line)
         if len(records):
             yield records
+        # All line ends count, also those inside quotes: lines are numbered as an editor does.
         line += int(np.searchsorted(newlines, end))
         rest = data[end:]
+    # The last line may have no end, and after an open quote everything that is left is one record.
     if rest:
         newlines, _ = _boundaries(rest, joining, bool(returns))
         records = _records(rest, newlines, np.array([len(rest)]), line)
@@ -115,6 +118,7 @@ def _records(data: bytes, newlines: Positions, boundaries: Positions, line: int)
     array = np.frombuffer(data, np.uint8)
     length = boundaries - starts
     only_return = (length == 1) & (array[np.minimum(starts, len(array) - 1)] == _RETURN)
+    # A line keeps the CR of a CRLF: a blank one has one byte.
     kept = (length > 0) & ~only_return
     return Records(data, starts[kept], boundaries[kept], lines[kept])
 

@@ -71,6 +71,7 @@ def _replay(ledger: FileLedger, directory: Directory, before: Consumed, newest: 
     wanted = read_again(ledger, before, newest)
     there = directory.stat(file.name for file in wanted) if wanted else {}
     missing = tuple(file.name for file in wanted if file.name not in there)
+    # The counts include files that the ledger has forgotten; its list does not.
     return Replay(directory.path, len(wanted), missing, max(0, newest.count - before.count - len(wanted)))
 
 
@@ -94,6 +95,7 @@ def check_readable(
     try:
         again = _replay(ledger, directory, before, newest)
     except SourceInvalid as damaged:
+        # Returned, and not raised: with ignoreMissingFiles the job continues without these files.
         return damaged
     if not again.missing and not again.forgotten:
         return None

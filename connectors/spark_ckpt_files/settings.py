@@ -101,6 +101,7 @@ def age_ms(text: str) -> int:
 
 def output_schema(data: StructType, settings: FilesSettings) -> StructType:
     """Return the data columns, then the position, corrupt-record and reject columns that the settings request."""
+    # Nullable, even if declared otherwise: a bad record becomes a row of nulls.
     fields = [StructField(field.name, field.dataType, True, field.metadata) for field in data.fields]
     if settings.on_error == "keep":
         fields.append(StructField(CORRUPT_COLUMN, StringType()))

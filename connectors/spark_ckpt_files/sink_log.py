@@ -64,6 +64,7 @@ class SparkSinkLog:
         # Spark's log is without a gap. A missing file would leave committed files out for ever.
         if gap is not None:
             raise self._damaged(f"batch {gap} is missing, and a later one exists")
+        # Everything is read again: what the log names no more must not stay.
         if not known:
             self._committed, self._deleted = {}, set()
         self._newest = None  # until everything is read
@@ -86,6 +87,7 @@ class SparkSinkLog:
         compact = max((batch for batch, info in logged.items() if info.base_name.endswith(COMPACT)), default=0)
         if self._newest is not None:
             known = batch_number(self._newest.base_name)
+            # A newer compact file has the batches in between, whose own files may be gone.
             if known is not None and compact <= known and known in logged and _same(logged[known], self._newest):
                 return known + 1, True
         return compact, False
@@ -109,7 +111,7 @@ class SparkSinkLog:
             self._committed[name] = None
 
     def _relative(self, uri: str) -> str:
-        """Return a file's name relative to the folder. Spark logs absolute URIs, percent-encoded."""
+        # Spark logs absolute URIs, percent-encoded.
         split = urlsplit(uri)
         path, bucket = unquote(split.path), split.netloc.partition("@")[0]
         # Arrow names an S3 path with its bucket, and Spark logs the path that its own file system has resolved.
@@ -144,4 +146,5 @@ class SparkSinkLog:
 
 
 def _same(one: pafs.FileInfo, other: pafs.FileInfo) -> bool:
+    # A folder that was emptied and written again has files of the same names in its log.
     return (one.path, one.size, one.mtime_ns) == (other.path, other.size, other.mtime_ns)

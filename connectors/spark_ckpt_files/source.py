@@ -220,6 +220,7 @@ class FilesSource:
 
     def check_cursor(self, cursor: Cursor | None, newest: Cursor) -> None:
         """Raise `SourceInvalid` if files that were consumed between `cursor` and `newest` are gone."""
+        # From its beginning such a job reads no file that is there now.
         if cursor is None and self._start == "latest":
             return
         before = Consumed() if cursor is None else Consumed.of(cursor)
@@ -284,6 +285,7 @@ class FilesSource:
 
     def _unneeded(self, kept: Sequence[Consumed]) -> list[DataFile]:
         """Return the files that every kept cursor has consumed, and that are unchanged."""
+        # What the oldest cursor has not consumed, its restore would read again.
         oldest = min(kept, key=lambda consumed: consumed.count)
         files = self._ledger.files(oldest)
         names = files.keys() & self._directory.names()
@@ -293,6 +295,7 @@ class FilesSource:
                 names &= self._ledger.files(consumed).keys()
         # A file that the job left out at its start was read by no epoch: it is not the job's to remove.
         now = self._directory.stat(name for name in names if files[name].read)
+        # A file that was written again under a consumed name is left to its owner.
         return [files[name] for name, file in now.items() if _same(file, files[name])]
 
     def _written(self, files: Iterable[DataFile]) -> Path:

@@ -85,6 +85,7 @@ class FilesStreamReader(FileStreamReader):
         before = _offset(start)
         fresh = self._fresh(before)
         if self._pinned is not None:
+            # Files that have come since the start would keep an AvailableNow query from its end.
             fresh = [file for file in fresh if file.name in self._pinned]
         taken = fresh if isinstance(limit, ReadAllAvailable) else self._bounded(fresh, limit)
         return dict(before.after(taken).json())
@@ -98,6 +99,7 @@ class FilesStreamReader(FileStreamReader):
         first, last = _offset(start), _offset(end)
         if first.count == last.count:
             return []
+        # An offset lists the files of its own batch only.
         if first.count + len(last.files) != last.count:
             raise _not_one_batch(self._settings.path, first, last)
         return file_runs(last.files)
@@ -139,6 +141,7 @@ class FilesStreamReader(FileStreamReader):
         if self._known is None:
             listed = decoded(Path(self._consumed).read_bytes()) if self._consumed else ()
             self._known = {file.name: file for file in listed}
+        # The batch before has ended: its files are consumed now.
         if before.count != self._count:
             if self._count + len(before.files) != before.count:
                 raise _not_one_batch(self._settings.path, self._initial, before)
@@ -167,6 +170,7 @@ class FilesStreamReader(FileStreamReader):
         left = self._settings.bytes_per_batch
         for file in fresh[: self._files_of(limit)]:
             left -= file.size
+            # At least one file, even one above the limit: otherwise the source would stop.
             if taken and left < 0:
                 break
             taken.append(file)

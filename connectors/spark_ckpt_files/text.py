@@ -41,6 +41,7 @@ def instants_of_texts(texts: Values, zone: str) -> Values:
     absent = pa.scalar(None, pa.string())
     zoned = pc.if_else(with_offset, trimmed, absent).cast(INSTANT)
     local = pc.if_else(with_offset, absent, trimmed).cast(_LOCAL)
+    # Each half is null where the other one has a value.
     return pc.coalesce(zoned, instants(local, zone))
 
 
@@ -109,13 +110,12 @@ def parse_tolerant(records: Records, parse: Parser) -> Iterator[Rows | Bad]:
 
 
 def _cuts(error: Exception, count: int) -> list[int]:
-    """Return the cuts of a block with a bad record: in halves, or around the row that Arrow names.
-
-    Cutting a large block around one row would parse the rest again for every bad record.
-    """
+    """Return the cuts of a block with a bad record: in halves, or around the row that Arrow names."""
     found = _ROW.search(str(error))
+    # Around one row, the rest of a large block would be parsed again for every bad record.
     if found is None or count > _HINT_RECORDS_MAX:
         return [0, count // 2, count]
+    # Arrow counts the rows of CSV from 1, and those of JSON from 0.
     row = int(found["csv"]) - 1 if found["csv"] else int(found["json"])
     return sorted({0, row, row + 1, count}) if 0 <= row < count else [0, count // 2, count]
 
@@ -133,6 +133,7 @@ def csv_parser(
     classes = _lenience_classes(delimiter, quote)
 
     def fields(content: bytes, types: pa.Schema) -> pa.Table:
+        # Without threads, and in one block: only then does Arrow name the row of an error, which `_cuts` looks for.
         read = pacsv.ReadOptions(column_names=list(columns), use_threads=False, block_size=len(content) + 1)
         convert = _csv_values(types, null_value)
         return pacsv.read_csv(io.BytesIO(content), read_options=read, parse_options=shape, convert_options=convert)
@@ -197,6 +198,7 @@ def _is_strict(kind: pa.DataType) -> bool:
 
 def _lenience_classes(delimiter: str, quote: str) -> bytes:
     """Return a table for `bytes.translate`, in which no two other classes have the sum of a pair that matters."""
+    # Delimiters replace blanks: a tab may be one.
     classes = {**dict.fromkeys(b" \t", 1), **dict.fromkeys(f"{delimiter}{quote}\r\n".encode(), 2), ord("0"): 8}
     classes |= dict.fromkeys(b"xX", 32)
     return bytes(classes.get(byte, 0) for byte in range(256))
@@ -204,8 +206,10 @@ def _lenience_classes(delimiter: str, quote: str) -> bytes:
 
 def _may_be_lenient(content: bytes, classes: bytes) -> bool:
     """Return False if no field begins or ends with a blank or is hexadecimal."""
+    # The first field has a border, too.
     found = np.frombuffer((b"\n" + content).translate(classes), np.uint8)
     pairs = found[:-1] + found[1:]
+    # A blank at a border of a field, on either side of it; 0x.
     return bool(np.any(pairs == 1 + 2) or np.any(pairs == 8 + 32))
 
 
@@ -224,7 +228,9 @@ def _check_fields(texts: pa.Table, schema: pa.Schema) -> None:
             wrong = pc.and_not(named, pc.match_substring_regex(values, _NAMES_OF_NUMBERS))
         else:
             wrong = pc.match_substring_regex(values, _LENIENT)
+        # 0 if no text is wrong.
         if row := pc.index(wrong, True).as_py() + 1:
+            # In the words of Arrow: `_cuts` finds the record by them.
             raise pa.ArrowInvalid(f"CSV: Row #{row}: column '{field.name}': invalid {kind} {values[row - 1].as_py()!r}")
 
 
@@ -264,10 +270,12 @@ def json_parser(schema: pa.Schema, zone: str = "UTC") -> Parser:
 
 
 def _only_objects(records: Records) -> None:
-    """Refuse records that are no objects: Arrow 26 ends the process on a line that is `null`."""
+    # Looked at before Arrow, which ends the process (26) on a line that is `null`.
     first = np.frombuffer(records.data, np.uint8)[records.starts]
+    # The usual case, without a loop over records: a line may begin with blanks, too.
     if np.all(first == ord("{")):
         return
+    # The caller then cuts the block, until each doubtful record is looked at alone.
     if len(records) > 1 or not records.text(0).lstrip().startswith("{"):
         raise pa.ArrowInvalid("not a JSON object")
 
@@ -293,6 +301,7 @@ def _written(kind: pa.DataType) -> pa.DataType:
 
 def _converted(table: pa.Table, schema: pa.Schema, zone: str) -> pa.Table:
     columns = [
+        # With its type, which a column without a chunk could not tell.
         pa.chunked_array([_convert(chunk, field.type, zone) for chunk in table.column(field.name).chunks], field.type)
         for field in schema
     ]
@@ -328,4 +337,5 @@ def _convert(values: Values, kind: pa.DataType, zone: str) -> Values:
 
 def _reason(error: Exception) -> str:
     first = str(error).splitlines()[0] if str(error) else type(error).__name__
+    # Its row in the block, where it is alone, means nothing to a reader: the error has its line in the file.
     return first.split(": Row #1: ")[-1].removesuffix(" in row 0")

@@ -58,6 +58,7 @@ def _type(schema: Any, named: dict[str, Any], path: str, space: str = "") -> tup
             raise _refused(path, "a union of several types")
         return _type(kinds[0], named, path, space)[0], True
     if isinstance(schema, str):
+        # A name without a dot is of the enclosing namespace first; what nothing has defined is a primitive type.
         schema = named.get(_full_name(schema, space)) or named.get(schema, {"type": schema})
     kind = schema.get("type")
     if isinstance(kind, dict | list):

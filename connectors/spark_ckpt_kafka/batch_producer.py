@@ -116,12 +116,16 @@ class BatchProducer:
         self._draw = draw
         self._producer = ProducerId(-1, -1)
         self._leaders: dict[str, list[int]] = {}
+        # Next sequence number of each partition that was added to the transaction.
         self._next: dict[Place, int] = {}
+        # Partitions whose leader has taken a batch, and need not ask the coordinator again.
         self._verified: set[Place] = set()
         self._in_flight: deque[_Sent] = deque()
         self._busy: Counter[int] = Counter()
         self._acknowledged = 0
+        # True once the coordinator has the transaction: it refuses the end of one without partitions and groups.
         self._opened = False
+        # A request without an answer, which may still arrive at a broker.
         self._lost: ProducerFailed | None = None
 
     def renew(self) -> BatchProducer:
@@ -135,6 +139,7 @@ class BatchProducer:
             lambda: InitProducerIdRequest(
                 transactional_id=self._id,
                 transaction_timeout_ms=self._tuning.transaction_timeout_ms,
+                # No id of its own: an init with one fails as soon as another producer has followed (KIP-360).
                 producer_id=-1,
                 producer_epoch=-1,
                 max_version=4,
@@ -146,6 +151,7 @@ class BatchProducer:
     def begin(self) -> None:
         """Open the transaction. The brokers open it with its first partition or offset."""
         with _translated("begin_transaction"):
+            # The init may be hours ago, and nothing has read the connections since: a closed one is noticed here.
             self._cluster.take_news()
 
     def send(self, chunk: Chunk) -> None:
@@ -182,6 +188,7 @@ class BatchProducer:
                 group,
                 lambda: TxnOffsetCommitRequest(
                     group_id=group,
+                    # As of no member: the reserved group has none, and the broker compares no generation (KIP-447).
                     generation_id=-1,
                     member_id="",
                     group_instance_id=None,
@@ -281,6 +288,7 @@ class BatchProducer:
             acks=_ALL_REPLICAS,
             timeout_ms=self._tuning.request_timeout_ms,
             topic_data=[topic(name=batches[0].chunk.topic, partition_data=data)],
+            # Version 3 brought transactions; version 12 belongs to their second protocol (`_OLD`).
             min_version=3,
             max_version=9,
         )
@@ -342,10 +350,7 @@ class BatchProducer:
         return refused
 
     def _send_again(self, refused: _Refused) -> None:
-        """Send a batch to the partition's leader until it is taken or its time is over. Its sequence number stays.
-
-        By that number a broker knows a batch that it has already, and appends it once.
-        """
+        """Send a batch to the partition's leader until it is taken or its time is over."""
         batch, why = refused
         leaders = self._leaders_of(batch.chunk.topic)
         while (left_s := batch.until_s - time.monotonic()) > 0:
@@ -355,7 +360,9 @@ class BatchProducer:
             leaders[:] = self._cluster.leaders(batch.chunk.topic, left_s)[: len(leaders)]
             # A new leader asks the coordinator about the partition again.
             self._verified.clear()
+            # Under its old sequence number, by which a broker knows a batch that it has and appends it once.
             self._transmit(leaders[batch.records.partition], [batch])
+            # The answer to this very request: `_settle` has left no other in flight.
             again = self._answered()
             if not again:
                 return
@@ -393,6 +400,7 @@ def _in_requests(batches: Sequence[Records], leaders: Sequence[int]) -> Iterator
     """Yield brokers with the batches of one request each: one batch per partition, those of a partition in order."""
     left = list(batches)
     while left:
+        # Reversed: of several batches of a partition the first one stays in the dict.
         first = {each.partition: each for each in reversed(left)}
         left = [each for each in left if each is not first[each.partition]]
         # Divided before the first one is sent: leaders may change at each `yield`, and no batch may be left out then.
@@ -412,8 +420,8 @@ def _first_error(answer: Any) -> int:
 
 
 def _may_pass(code: int) -> bool:
-    """Return True if a batch may be sent again. A topic that is unknown may be created again, and empty then."""
     error = kafka_errors.for_code(code)
+    # Not to an unknown topic, although Kafka calls that retriable: it may be created again, and empty then.
     return issubclass(error, kafka_errors.RetriableError) and error is not kafka_errors.UnknownTopicOrPartitionError
 
 
@@ -422,6 +430,7 @@ def _refused(batch: _Batch, answer: Any) -> ProducerFailed:
     error = kafka_errors.for_code(answer.error_code)
     why = [answer.error_message or "", *(each.batch_index_error_message or "" for each in answer.record_errors or ())]
     text = f"deliver: {error.__name__}: {'; '.join(filter(None, why)) or error.description}"
+    # Counted within the batch: `records.rows` leads to the row of the chunk.
     named = next((each.batch_index for each in answer.record_errors or ()), None)
     key = None
     if named is not None:
@@ -458,7 +467,9 @@ def open_cluster(connection: Connection, tuning: Tuning) -> Cluster:
     """Connect. Raises `ProducerFailed`."""
     settings: Settings = connection.for_kafka_python() | {
         "request_timeout_ms": tuning.request_timeout_ms,
+        # With kafka-python's 30 s a pause could outlast the timeout of the request that waits for the connection.
         "reconnect_backoff_max_ms": 300,
+        # A request for metadata would create a topic that was deleted, and rows would go into an empty one.
         "allow_auto_create_topics": False,
     }
     with _translated("connect"):

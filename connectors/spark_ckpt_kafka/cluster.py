@@ -130,7 +130,9 @@ class Cluster:
             raise kafka_errors.KafkaError(f"topic {topic} was deleted and created again")
         partitions = sorted(found.partitions, key=lambda each: each.partition_index)
         if any(each.leader_id < 0 for each in partitions):
+            # Retriable: `_patiently` asks again until the partition has elected one.
             raise kafka_errors.LeaderNotAvailableError(f"topic {topic}")
+        # A place in the list is the number of a partition.
         return [each.leader_id for each in partitions]
 
     async def _send(self, request: object, node: int, timeout_ms: int) -> list[Answer]:

@@ -147,6 +147,7 @@ class KafkaControl:
 
         Partitions without such a record are left out.
         """
+        # Negative times are no times in this request: -1 asks for the end, -2 for the beginning.
         found = self._offsets(partitions, max(at_ms, 0), IsolationLevel.READ_UNCOMMITTED)
         return {place: offset for place, offset in found.items() if offset >= 0}
 
@@ -198,6 +199,7 @@ class KafkaControl:
         try:
             self._call(lambda admin: admin.create_topics([spec]))
         except ControlError as error:
+            # `_call` repeats a request whose answer was lost: the first one may have created the topic.
             if not isinstance(error.__cause__, kafka_errors.TopicAlreadyExistsError):
                 raise
 
@@ -223,6 +225,7 @@ class KafkaControl:
             except ControlError as error:
                 if not isinstance(error.__cause__, passing) or time.monotonic() > deadline:
                     raise
+                # `_ask` has kept the connection only for a commit that is in progress, which takes milliseconds.
                 time.sleep(_RETRY_PAUSE_S if self._admin else _RECONNECT_PAUSE_S)
 
     def _ask(self, request: Callable[[Any], T]) -> T:
@@ -271,10 +274,8 @@ class KeptControl:
 
 
 def _fetch_offset(admin: Any, group: str, topic: str, *, stable: bool = True) -> tuple[int, str]:
-    """Return (committed offset, metadata) of partition 0 from the group's coordinator. `stable` sets require_stable.
-
-    kafka-python's own calls omit require_stable, or report an unknown topic as "no offset".
-    """
+    """Return (committed offset, metadata) of partition 0 from the group's coordinator. `stable` sets require_stable."""
+    # A request of our own: kafka-python's calls omit require_stable, or report an unknown topic as "no offset".
     manager = admin._manager
     node = manager.run(admin._find_coordinator_id, group, CoordinatorType.GROUP)
     fetch = OffsetFetchRequest
@@ -324,6 +325,7 @@ def _described(admin: Any, topic: str | None) -> Any:
 
 
 def _id_text(topic_id: object) -> str:
+    # A broker without ids of topics leaves the UUID at zero.
     text = str(topic_id or "")
     return "" if not text.strip("0-") else text
 

@@ -169,6 +169,7 @@ def lane_is_new(first: TopicMarker | None, wanted: Wanted) -> bool:
         # published. A diverged epoch may have ended between the shards: only the first ones have it then.
         before = first.lanes_before if first.epoch in wanted.dropped else first.lanes
         return min(first.lanes, before) <= wanted.lane
+    # Shard 0 was faster and has this epoch already: `lanes_before` is of the epoch before.
     return first.epoch == wanted.epoch and first.lanes_before <= wanted.lane
 
 

@@ -61,11 +61,13 @@ class Connection:
 
     def for_spark(self) -> dict[str, str]:
         """Return the options of Spark's Kafka source (`kafka.` names of the Java client)."""
+        # Java's client takes user and password in its JAAS text only.
         options = {name: value for name, value in self.security.items() if name not in _CREDENTIALS}
         if (jaas := self._jaas()) is not None:
             options["sasl.jaas.config"] = jaas
         for store in ("ssl.truststore", "ssl.keystore"):
             if f"{store}.location" in options:
+                # Java expects a JKS store by default.
                 options[f"{store}.type"] = "PEM"
         return {"kafka.bootstrap.servers": self.servers} | {f"kafka.{name}": one for name, one in options.items()}
 
@@ -74,6 +76,7 @@ class Connection:
         settings: Settings = {"bootstrap_servers": self.servers}
         settings |= {argument: self.security[name] for name, argument in _KAFKA_PYTHON if name in self.security}
         if self.security.get("ssl.endpoint.identification.algorithm") == "":
+            # In Java's client an empty algorithm switches the check of host names off.
             settings["ssl_check_hostname"] = False
         return settings | self._credentials("sasl_plain_username", "sasl_plain_password")
 

@@ -31,6 +31,7 @@ def choose_partitions(chunk: Chunk, count: int, keyless: int) -> Int64s:
     key, own = chunk.column("key"), chunk.column("partition")
     chosen = np.full(len(chunk), keyless, np.int64)
     if key is not None:
+        # Java clears the sign bit (`Utils.toPositive`); the absolute value would be another partition.
         hashed = (hash_keys(key) & _POSITIVE).astype(np.int64) % count
         chosen = np.where(pc.is_valid(key).to_numpy(zero_copy_only=False), hashed, chosen)
     if own is not None:
@@ -66,6 +67,7 @@ def hash_keys(keys: Column) -> UInt32s:
     for row in left.tolist():
         hashed[row] = _after_words(int(hashed[row]), content[starts[row] + 4 * number : starts[row] + 4 * words[row]])
     rest = lengths & 3
+    # The word that begins with the rest has bytes of the next key, too: the mask clears them.
     last = _word(content, starts + 4 * words) & ((np.uint32(1) << (8 * rest).astype(np.uint32)) - np.uint32(1))
     hashed = np.where(rest > 0, (hashed ^ last) * _FACTOR, hashed)
     hashed ^= hashed >> np.uint32(13)
@@ -77,6 +79,7 @@ def _after_words(hashed: int, content: np.ndarray[Any, np.dtype[np.uint8]]) -> i
     """Return a key's hash after these words, from its hash before them."""
     factor = int(_FACTOR)
     for word in _mixed(np.frombuffer(content.tobytes(), "<u4")).tolist():
+        # Python's integers do not overflow, numpy's do.
         hashed = (hashed * factor & 0xFFFFFFFF) ^ word
     return hashed
 

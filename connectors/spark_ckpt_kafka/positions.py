@@ -84,6 +84,7 @@ def starting(
             f"start {start!r} does not fit the topic" + (f": there is no partition {unknown[0]}" if unknown else ""),
             hint="give 'earliest', 'latest', a datetime or {topic: {partition: offset}}",
         )
+    # As explicit offsets: what "earliest" and "latest" mean changes until the query starts.
     special = {EARLIEST: beginnings, LATEST: ends}
     explicit = {place: wanted.get(place, EARLIEST) for place in every}
     return {place: special[at][place] if at in special else at for place, at in explicit.items()}
@@ -127,6 +128,7 @@ def check_holes(wanted: Positions, beginnings: Positions, ends: Positions) -> No
                 f"partition {partition} of topic {topic!r} is gone, the job has read it up to offset {offset}",
                 hint="restore the topic, or start a new job (a new store) on the topic as it is now",
             )
+        # Negative offsets are symbols: "earliest" is before no hole.
         if 0 <= offset < beginnings[place]:
             raise RowsLost(
                 f"retention removed offsets {offset} to {beginnings[place] - 1} of topic {topic!r}, "

@@ -84,6 +84,8 @@ class KafkaPublisher:
         # Without the gate one shard could publish an epoch of which another shard has a damaged file. The restore of
         # an older epoch would repeat its rows.
         gate = Gate(len(requests))
+        # A thread for each shard: with fewer, those that wait at the gate would keep the last one from arriving there.
+        # The block ends when every shard has ended, so that none publishes on after `publish` has raised.
         with ThreadPoolExecutor(len(requests), thread_name_prefix="ckpt-kafka-lane") as pool:
             running = [pool.submit(self._publish_lane, lane, request, gate) for lane, request in enumerate(requests)]
         done = _results(running)
@@ -109,6 +111,7 @@ class KafkaPublisher:
 
     def drop_early_send(self) -> None:
         """Abort the early send. A shard that does not answer is killed; the next init aborts its transaction."""
+        # One at a time would take `DROP_S` for each hanging shard.
         with ThreadPoolExecutor(len(self._processes) or 1, thread_name_prefix="ckpt-kafka-drop") as pool:
             list(pool.map(_drop, self._processes.values()))
 
@@ -186,6 +189,7 @@ class KafkaPublisher:
                     raise self._failed(lane, request, failure) from failure
                 _log.warning("epoch %d, lane %d: another attempt follows: %s", request.epoch, lane, failure.what)
             # Jitter keeps two drivers that fence each other from doing so in step.
+            # Not `sleep`: `give_up` ends the pause.
             self._given_up.wait(pause * random.uniform(0.5, 1.5))  # noqa: S311 - not a secret
             pause = min(pause * 2, self._patience.longest_pause_s)
 
@@ -199,6 +203,7 @@ class KafkaPublisher:
         # the start.
         smaller = replace(tuning, batch_size=max(LEAST_BATCH_BYTES, tuning.batch_size // 2))
         process.close()
+        # A process has one setting for its life, so that a smaller batch needs another process.
         self._processes[lane] = self._started(replace(process.settings, tuning=smaller))
         return True
 
@@ -238,6 +243,7 @@ class Gate:
         Raises `PublishFailed` if the rows of another shard are damaged.
         """
         with self._changed:
+            # Still absent in a later attempt of the shard: a gate that has opened stays open.
             self._awaited.discard(lane)
             self._changed.notify_all()
             # This needs no timeout: each shard leaves when its own time (`PublishPatience.total_s`) is over.
@@ -252,6 +258,7 @@ class Gate:
             yield
         except EpochDamaged as damage:
             with self._changed:
+                # Before the shard leaves, which may open the gate for the others.
                 self._damage = damage
             raise
         finally:
@@ -292,6 +299,7 @@ def early_requests(staged: StagedEarly, lanes: int, incarnation: int) -> list[tu
     commits.
     """
     files = staged.files
+    # No previous epoch, no manifest: an early send neither reads nor writes a marker.
     output = EpochOutput(
         staged.epoch, staged.incarnation, Epoch(0), staged.root, staged.storage_options, files, decision=""
     )

@@ -78,6 +78,7 @@ class PublisherProcess:
         """Kill the process from another thread. A pending request then fails with `ProducerFailed`."""
         process = self._process
         if process is not None:
+            # Not `close`: the thread of the request uses the connection, and learns of the end there.
             process.kill()
 
     def start(self) -> None:
@@ -97,6 +98,7 @@ class PublisherProcess:
                 pass_fds=[other.fileno()],
                 env=environment,
             )
+        # The first message: `serve` makes its publisher of it.
         self._send(self._settings)
 
     def ask(self, request: ShardRequest, verified: Callable[[], None] = lambda: None) -> ShardResult:
@@ -138,6 +140,7 @@ class PublisherProcess:
             answer = self._received(stall_s)
             if isinstance(answer, kind):
                 return answer
+            # `PROGRESS` needs no branch: each message begins the time of the next wait.
             if isinstance(answer, CkptError | ProducerFailed):
                 # It is about to exit, and the next request must not reach it: that would fail for another reason.
                 self.close()
@@ -280,6 +283,7 @@ def _idle(publisher: ShardPublisher) -> None:
     try:
         publisher.idle()
     except (CkptError, ProducerFailed, ControlError) as error:
+        # Not over the connection: the driver would take the error for the answer to its next request.
         print(f"spark_ckpt_kafka: the marker was not refreshed: {error}", file=sys.stderr)
 
 
@@ -289,4 +293,5 @@ def _receive(connection: Connection, asked: queue.SimpleQueue[Any]) -> None:
         while True:
             asked.put(connection.recv())
     finally:
+        # `sys.exit` would end this thread only.
         os._exit(0)

@@ -157,6 +157,7 @@ class ShardPublisher:
         self._early.keep_only(request.epoch, request.incarnation, request.parts)
         with self._refusals.explaining(request, self._rows):
             return self._transaction(
+                # `laps.after` runs within the lambda: the producer has had its init by then.
                 lambda transaction: self._publish(transaction, request, verified, laps.after("init"))
             )
 
@@ -167,15 +168,18 @@ class ShardPublisher:
         timeout is aborted, and nothing more of its epoch is sent early. Raises like `publish`.
         """
         self._early.keep_only(request.epoch, request.incarnation, request.parts)
+        # After `keep_only`, which may give up this very epoch.
         if self._early.was_given_up(request.epoch):
             return 0
         hit(Failpoint.SENDING_EARLY)
         transaction = self._taken()
+        # `aborting` is the inner one: `explaining` reads files again, and readers would wait for the open transaction.
         with self._refusals.explaining(request, self._rows), aborting(transaction):
             sent = self._send_rest(transaction, request)
             self._check_delivered(transaction.producer.deliver(), request)
             # Rows without an acknowledgement must not count as sent: `publish` would leave them out.
             transaction.sent = SentEarly(request.epoch, request.incarnation, tuple(request.parts))
+        # Stored only now: a failure above has aborted it, and the publish then begins with an init.
         self._early.transaction = transaction
         hit(Failpoint.SENT_EARLY)
         return sent
@@ -339,9 +343,10 @@ class ShardPublisher:
             raise ProducerFailed(f"acknowledged: {delivered} of {request.rows}")
 
     def _verify(self, request: ShardRequest) -> None:
-        """Check the commit with the marker: a client can report success for a commit that did not happen."""
+        # A client can report success for a commit that did not happen.
         marker = self._read_marker()
         # A higher epoch is a success, too: a successor may have published more between the commit and this look.
+        # The next attempt reads the marker after an init, which ends all doubt.
         if marker is None or marker.epoch < request.epoch:
             raise ProducerFailed("the commit was reported as done, but the marker did not move")
 

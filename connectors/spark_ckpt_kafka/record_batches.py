@@ -94,22 +94,29 @@ def encode_records(chunk: Chunk, partitions: Int64s, now_ms: int, batch_bytes: i
 
     `partitions`: the partition of each row. Raises `RowsRefused` for a header that is null or has no key.
     """
+    # Stable: the records of a partition keep the order of the rows.
     order = np.argsort(partitions.astype(np.int32), kind="stable")  # 32 bits: sorted by radix
     key, key_bytes = _taken(chunk.column("key"), order)
     value, value_bytes = _taken(chunk.column("value"), order)
     headers, header_bytes = _headers(chunk, order)
+    # A length of -1 is null, which has no bytes.
     content = np.maximum(key_bytes, 0) + np.maximum(value_bytes, 0) + header_bytes
     # The topic's limit is checked after compression, which makes random content a little larger (_GROWTH).
     most = batch_bytes - BATCH_BYTES - batch_bytes // _GROWTH
     starts = _cut(partitions[order], content + _VARINTS_BYTES, most)
     stops = np.append(starts[1:], len(chunk))
     times, first_ms, last_ms = _times(chunk.column("timestamp"), order, starts, stops, now_ms)
+    # Counted from 0 in each batch, as the times are.
     offsets = np.arange(len(chunk)) - np.repeat(starts, stops - starts)
     attributes = np.zeros(len(chunk), np.int64)
+    # A record: length, attributes, time, offset, bytes of the key, key, bytes of the value, value, headers. Attributes
+    # are an int8 in the format: zero is the same byte as a varint.
     before_key = [digit for each in (attributes, times, offsets, key_bytes) for digit in _varint(each)]
     before_value = _varint(value_bytes)
+    # The length does not count its own bytes.
     length = _varint(content + _sizes([*before_key, *before_value]))
     data, ends = _interleaved([_packed([*length, *before_key]), key, _packed(before_value), value, *headers])
+    # A batch ends with its last record: the batches are slices of one buffer.
     at = np.concatenate([[0], ends[stops - 1]])
     return [
         Records(
@@ -159,6 +166,7 @@ def _headers(chunk: Chunk, order: Int64s) -> tuple[list[_Piece], Int64s]:
         raise RowsRefused("a row has a header that is null, or that has no key", hint="filter such rows")
     counts = numbers_of(pc.fill_null(pc.list_value_length(column), 0))
     data, ends = _header_bytes(elements.field("key").cast(pa.binary()), elements.field("value"))
+    # The borders of the rows among the borders of their headers: one row may have several headers, or none.
     at = np.concatenate([[0], ends])[np.concatenate([[0], np.cumsum(counts)])]
     values = pa.Array.from_buffers(pa.binary(), len(chunk), [None, pa.py_buffer(at.astype(np.int32)), data])
     count = _varint(counts[order] + len(chunk.stamp))
@@ -191,6 +199,7 @@ def _cut(partitions: Int64s, sizes: Int64s, batch_bytes: int) -> Int64s:
         while start < stop:
             starts.append(int(start))
             most = batch_bytes + (ends[start - 1] if start else 0)
+            # A record that is larger by itself still gets a batch.
             start = max(start + 1, min(stop, int(np.searchsorted(ends, most, side="right"))))
     return np.array(starts, np.int64)
 
@@ -200,6 +209,7 @@ def _times(
 ) -> tuple[Int64s, Int64s, Int64s]:
     """Return each record's distance to the first one of its batch, and the first and the last time of each batch."""
     if column is None:
+        # One time for the whole chunk, so that every distance is 0.
         same = np.full(len(starts), now_ms)
         return np.zeros(len(order), np.int64), same, same
     at_ms = numbers_of(pc.fill_null(milliseconds(column), now_ms))[order]
@@ -210,6 +220,7 @@ def _times(
 
 def _varint(numbers: Int64s) -> Digits:
     """Return signed numbers as zigzag varints (Protocol Buffers)."""
+    # Zigzag: small negative numbers, such as -1 for null, take one byte, too.
     rest = ((numbers << 1) ^ (numbers >> 63)).astype(np.uint64)
     digits, there = [], np.ones(len(rest), np.bool_)
     while True:
@@ -237,6 +248,7 @@ def _packed(digits: Digits) -> _Piece:
         values[:, at], there[:, at] = digit, has
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(_sizes(digits), out=offsets[1:])
+    # Row after row: `ravel` reads the matrix so, and leaves the bytes of a row together.
     data = np.compress(there.ravel(), values.ravel())
     column = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
     return _Piece(column, np.arange(count))
@@ -251,8 +263,10 @@ def _interleaved(pieces: Sequence[_Piece]) -> tuple[pa.Buffer, Int64s]:
     count, first = len(pieces[0].at), 0
     places = np.empty((count, len(pieces)), np.int64)
     for number, piece in enumerate(pieces):
+        # A place counts through the elements of all pieces, as they are concatenated below.
         places[:, number] = piece.at + first
         first += len(piece.values)
+    # `take` copies the elements one behind another in this order: its data buffer is the encoded records.
     records = pa.concat_arrays([piece.values for piece in pieces]).take(pa.array(places.ravel()))
     _, offsets, data = records.buffers()
     # 32 bits are enough: a chunk has some 8 MiB (`rows.CHUNK_BYTES`), or one record.

@@ -186,6 +186,7 @@ def numbers_of(column: Any) -> Int64s:
 
 def _varint(numbers: Int64s) -> Int64s:
     """Return the bytes of each number as a zigzag varint."""
+    # A byte has 7 bits, and zigzag takes one bit of the number: 2 ** 6, 2 ** 13, 2 ** 20 and 2 ** 27.
     bytes_of: Int64s = np.searchsorted(np.array([64, 8_192, 1_048_576, 134_217_728]), numbers, side="right") + np.int64(
         1
     )

@@ -68,6 +68,7 @@ class Refusals:
     def _found(self, rows: VerifiedRows, rules: dict[str, RecordRules]) -> Iterator[tuple[str, int, str, RefusedRow]]:
         for part, first, table in rows.tables():
             for topic, at in _by_topic(table, self.topic):
+                # The topic's current limits, once: they may have changed since the task checked the rows.
                 if topic not in rules:
                     limits = topic_limits(self.control, topic)
                     rules[topic] = record_rules(topic, self.tuning, limits)

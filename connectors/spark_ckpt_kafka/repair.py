@@ -68,6 +68,7 @@ def declare(
     """
     with KafkaControl(connection) as control:
         control.partitions([topic])
+    # Incarnation 0 fences no driver, and an empty decision fits every manifest.
     marker = TopicMarker(epoch=epoch, previous=0, incarnation=0, rows=0, lanes=lanes, lanes_before=lanes)
     try:
         producer = open_producer(connection, tuning(options or {}), group, lambda: None)

@@ -118,6 +118,7 @@ class VerifiedRows:
         """Yield each file's rows in bounded pieces, with the number of the first row. Raises like `row_groups`."""
         at = ("", 0)
         for part, batches in self._batches():
+            # The row groups of a file are counted on; another file begins at 0.
             first = at[1] if at[0] == part.path else 0
             for batch in batches:
                 yield part, first, pa.Table.from_batches([batch])
@@ -151,6 +152,7 @@ class VerifiedRows:
         batches = self._decoded(part, lambda: file.iter_batches(batch_size=CHUNK_ROWS, row_groups=[group]))
         while (batch := self._decoded(part, lambda: next(batches, None))) is not None:
             left -= batch.num_rows
+            # `batch_size` bounds the rows, and rows may be large.
             yield from bounded(batch)
         if left:
             raise self.rows.damaged(part, f"lacks {counted(left, 'row')} of row group {group}")
@@ -201,6 +203,7 @@ class ShardRows:
         known: set[str] = set()
         for row_group in rows.row_groups():
             for chunk in row_group:
+                # Once for each topic of a publish: a look costs a round trip, and rows of a topic are in many chunks.
                 if not self.topic and chunk.topic not in known:
                     self.check_topics({chunk.topic})
                     known.add(chunk.topic)

@@ -90,6 +90,7 @@ class KafkaSink(SelectsRows):
     patience: PublishPatience = field(default_factory=PublishPatience, repr=False)
     sends_early: bool = field(default=True, init=False, repr=False)
     _seen: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    # Filled by `check`; containers, because the dataclass is frozen.
     _limits: list[TopicLimits] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -165,6 +166,7 @@ class KafkaSink(SelectsRows):
         """Return the newest committed marker of all shards, or None. Raises `SinkInvalid`."""
         settings = self.lane_settings(context)
         with self._control() as control:
+            # Without a wait: a driver that died in a publish leaves its marker pending, until an init or its timeout.
             asked = (control.decided_marker(settings.group(lane), settings.marker_topic) for lane in range(self.lanes))
             markers = [marker for marker in asked if marker is not None]
         if not markers:

@@ -53,6 +53,7 @@ class OpenTransaction:
     def __init__(self, longest_s: float, clock: Clock) -> None:
         self._longest_s = longest_s
         self._clock = clock
+        # Epoch whose early send became too old: the publish sends all of its rows.
         self._too_old: int | None = None
         self.transaction: Transaction | None = None
 
@@ -91,6 +92,7 @@ class OpenTransaction:
         if transaction is not None:
             transaction.abort()
             with contextlib.suppress(ProducerFailed):
+                # Not renewed: its connections may have requests of the transaction in flight.
                 transaction.producer.close()
 
     def take(self) -> Transaction | None:

@@ -60,6 +60,7 @@ class Values:
         from pyspark.sql import functions as F
 
         place = [F.col(name).cast("string") if name in rows.columns else F.lit("") for name in _PLACE]
+        # Value and error in one struct, so that each value is decoded once.
         both = rows.withColumn(_BOTH, _decoding(self)(F.col(column), *place))
         typed = both.withColumn(column, F.col(_BOTH)["value"])
         if self.on_error == "null":
