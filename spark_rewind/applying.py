@@ -88,6 +88,7 @@ def watch(queries: Mapping[str, Iterable[Path]], wait: Callable[[], None], now_n
 
 
 def _quiet(name: str, newest_ns: int, now_ns: int) -> str:
+    # A file may be younger than `now_ns`, the time at which the command began.
     quiet_s = max(now_ns - newest_ns, 0) // 1_000_000_000
     return f"{name}: its newest file is {quiet_s} s old"
 
@@ -120,11 +121,13 @@ def apply(plan: RewindPlan, settings: ApplySettings, *, dry: bool = False) -> Re
     changed, unless the error says so.
     """
     journal = Journal(plan)
+    # Without the lock, whose folder would be a change.
     if dry:
         return _drafted(plan, journal, settings)[0]
     # Before the fences: after the decision, a folder that refuses a write leaves every query fenced.
     check_rights(plan)
     with journal.locked():
+        # Under the lock: another call may have written it a moment ago.
         record, carrier = journal.read("apply"), Carrier(journal)
         move = on_apply(record.phase if record else None, journal.phase("undo"))
         if record is None or move in (Move.BEGIN, Move.CLEAN_UP_AND_BEGIN):
@@ -132,6 +135,7 @@ def apply(plan: RewindPlan, settings: ApplySettings, *, dry: bool = False) -> Re
                 # an undecided record of an earlier call: nothing of it counts
                 carrier.clean_up(record)
             record, drafts = _drafted(plan, journal, settings)
+            # Only now is it known in which folders files move.
             _require_writable(*(place for each in record.folders for place in folders_to_write(each)))
             record = _watched(record, settings)
             return carrier.begin(record, drafts, settings.settle)
@@ -215,14 +219,17 @@ def _drafted(plan: RewindPlan, journal: Journal, settings: ApplySettings) -> tup
         TableWish(
             table,
             each.version,
+            # Delta's sink writes under the query's id.
             [*(writers[name] for name in each.written_by if name in writers), *_applications(outboxes, table)],
             each.kept_in,
             {app: number for one in outboxes for app, number in one.raised(each.path).items()},
         )
         for each, table in zip(back, tables, strict=True)
     ]
+    # The id keeps the folders of two rewinds apart, and lets a call after a crash find its own.
     endings = (f".rewinding-{journal.id}", f".before-rewind-{journal.id}")
     record, drafts = _record("apply", journal.id, wishes, table_wishes, endings, settings)
+    # The third is no suffix but a hidden folder, which readers without the log ignore.
     labels = Labels(endings[0], endings[1], f".before-rewind-{journal.id}")
     folders = [taken_back(each, labels) for each in plan.folders if not each.stays]
     notes = [*plan.notes, *_foreign_readers(back, folders)]
@@ -273,6 +280,7 @@ def _outbox_change(outbox: OutboxPlan, identity: str, now_ms: int) -> OutboxChan
     log_state = store.log.state()
     require_stopped(log_state, now_ms)
     # An earlier try of this rewind that died before its decision has begun incarnations of its own. They are no progress.
+    # Another token of the same incarnation: its driver has renewed the lease since.
     moved = log_state.incarnation == outbox.incarnation and log_state.lease_token != outbox.token
     if moved or not only_prepared(log_state, outbox.incarnation, identity):
         raise RewindStale(f"outbox '{outbox.name}' has continued since the plan", hint=PLAN_AGAIN)
@@ -357,14 +365,12 @@ def _refuse_what_cannot(plan: RewindPlan, back: Sequence[TablePlan]) -> None:
 
 
 def _refuse_unknown_beginnings(wishes: Sequence[QueryWish], ids: set[str], settings: ApplySettings) -> None:
-    """Refuse a query that starts from the beginning and reads a table that rolls back.
-
-    Without a `startingVersion` it reads the table's snapshot. With one it would read undone versions.
-    """
+    """Refuse a query that starts from the beginning and reads a table that rolls back."""
     for wish in wishes:
         if wish.batch >= 0 or wish.now.name in settings.from_snapshot:
             continue
         read = [end for batch in wish.now.batches for end in batch.ends.values() if isinstance(end, DeltaPosition)]
+        # Without a `startingVersion` it reads the table's snapshot. With one it would read undone versions.
         if any(each.table in ids for each in read):
             what = f"{wish.now.name} begins from its start and reads a table that is rolled back; its checkpoint lacks the start"
             hint = (
@@ -488,9 +494,11 @@ def _undo_wish(change: QueryChange) -> QueryWish:
     now = read_checkpoint(Path(change.folder), change.name)
     if not change.changed:
         return QueryWish(now, now, now.batches[-1].number if now.batches else -1, goes=False)
+    # `digest_after` is of the copy before its fences, which are gone by now.
     if now.digest != change.digest_after:
         newest = now.batches[-1].number if now.batches else None
         what = f"{change.name} has run since the rewind: its newest batch is {newest}"
         raise RewindStale(what, hint=WOULD_BE_LOST)
     kept = read_checkpoint(Path(change.kept), change.name)
+    # The whole old checkpoint comes back, with an unfinished batch if it had one.
     return QueryWish(now, kept, kept.batches[-1].number if kept.batches else -1, goes=True)

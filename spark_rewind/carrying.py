@@ -61,11 +61,13 @@ def _draft(record: RewindRecord, change: TableChange, table: Table, queries: Seq
     An undo restores the content of before, with the late version if it was not written between rewind and undo.
     """
     stamp = stamp_of(table, record.identity, record.made_at_ms, _ENGINE)
+    # The folders of the points: each source is a folder and the file's path below the table.
     kept_in = sorted({source.removesuffix(f"/{path}") for path, source in change.put_back.items()})
     wish = TableWish(table, change.line, [*change.transactions], kept_in, record.raised(change.path))
     draft = table_draft(wish, queries, stamp)
     # Files that were put back already are not missing now, but VACUUM may still take them: no commit names them.
     update: dict[str, object] = {"put_back": {**change.put_back, **draft.change.put_back}}
+    # Its first commit is public: the log now begins there, and only the record knows the version before.
     if table.versions[0].number >= change.first:
         update["newest"] = change.newest
     return TableDraft(draft.change.model_copy(update=update), draft.texts)
@@ -99,10 +101,12 @@ class Carrier:
         `settle`: called once the fences are in place, if a query keeps state in files whose names carry no attempt.
         """
         try:
+            # The plan before the first fence: it is what a user needs to open the query again.
             self.journal.keep_plan()
             self.journal.write(record)
             hit(Failpoint.REWIND_PREPARING)
             record = self._prepared(record, drafts, settle)
+        # Also for an interrupt: no fence may stay without a decision.
         except BaseException:
             self.clean_up(record)
             raise
@@ -225,10 +229,12 @@ class Carrier:
             # An earlier try that died has kept it: its name is the digest of its content.
             with suppress(FileExistsError):
                 write_new(path, text.encode())
+            # The folder of the texts may be new, too.
             sync_folder(path.parent.parent)
 
     def _text(self, record: RewindRecord, digest: str) -> bytes:
         path = self.journal.text_path(record, digest)
+        # Compared once more: a commit cannot be corrected once it is public.
         text = path.read_bytes() if path.is_file() else b""
         if hashlib.sha256(text).hexdigest() != digest:
             what = f"{path} is missing, or differs from the decided plan"
@@ -312,12 +318,9 @@ def _with_identity(outbox: OutboxChange, queries: Sequence[QueryChange]) -> Outb
 
 
 def _put_files_back(table: TableChange, hint: str) -> None:
-    """Put lost data files back into a table.
-
-    Without a commit that names them they have no effect, and VACUUM removes them again.
-    """
     for path, source in table.put_back.items():
         try:
+            # Until a commit names it the file has no effect, and VACUUM may remove it again.
             put_back(Path(source), Path(table.path, path))
         except FileNotFoundError as error:
             what = f"table {table.path}: data file {path} is gone from its pinned point {source}"
@@ -333,6 +336,7 @@ def has_nameless_state(record: RewindRecord, query: QueryChange) -> bool:
 
 def is_public(table: TableChange) -> bool:
     """Return true if the first commit of a table is public."""
+    # Commits are published in order: without the first there is none.
     return _is_there(table, table.first)
 
 

@@ -135,6 +135,7 @@ class QueryCheckpoint:
         return next((each for each in pins if each.damage() is None), None)
 
     def _gone(self, batch: Batch) -> str | None:
+        # Known from a pinned point only.
         if not self.batches or batch.number < self.batches[0].number:
             return f"batch {batch.number} left the log"
         return next((why for each in self.operators if (why := each.gone(batch.number + 1)) is not None), None)
@@ -169,6 +170,7 @@ def read_checkpoint(folder: Path, name: str, fenced_by: str | None = None) -> Qu
     )
     notes = _notes(name, sorted(offsets), numbers)
     # Only a commit names the attempt whose state files count (checkpoint format 2): an unfinished batch has none.
+    # Batch N leaves the state of version N + 1.
     ids = {each.number + 1: each.state_ids for each in batches if each.committed_ms is not None}
     operators = read_operators(folder / query_logs.STATE, ids, min(ids, default=1))
     files = read_file_logs(folder / query_logs.SOURCES, [each.ends for each in batches])
@@ -226,7 +228,7 @@ def _unbroken(folder: Path, offsets: Sequence[int], commits: Sequence[int]) -> l
 
 
 def _check_commits(folder: Path, batches: Sequence[Batch]) -> None:
-    """Check that all batches but the newest are committed: Spark begins a batch only after the commit of the last."""
+    # Spark begins a batch only after the commit of the last.
     torn = next((each for each in batches[:-1] if each.committed_ms is None), None)
     if torn is None:
         return

@@ -67,6 +67,7 @@ class CheckpointCut:
     @property
     def oldest(self) -> int:
         """First batch of the copy, if the checkpoint has it."""
+        # Spark reads the batch before the newest at a start.
         return self.batch - 1 if self.alone else min(self.ends, default=0)
 
 
@@ -81,7 +82,9 @@ def copy_checkpoint(query: QueryCheckpoint, cut: CheckpointCut, target: Path) ->
         make_folder(target.parent, query.folder.parent)
     # A folder that exists raises: files of an earlier try would count as part of the copy.
     target.mkdir()
+    # Exists by now: this gives it the permissions of the query's folder.
     make_folder(target, query.folder)
+    # The same id: Delta sinks know the query's transactions by it.
     link_with_checksum(query.folder / query_logs.ID_FILE, target / query_logs.ID_FILE)
     kept = [each for each in query.batches if cut.oldest <= each.number <= cut.batch]
     _copy_logs(query, kept, cut, target)
@@ -167,6 +170,7 @@ def _copy_sources(query: QueryCheckpoint, newest: Batch | None, target: Path) ->
             end = newest.ends.get(each.name) if newest else None
             copy_file_log(source, copied, end.log_offset if isinstance(end, FilesPosition) else -1)
         else:
+            # Hidden files are checksums, which follow their files.
             for name in names(source):
                 if not name.startswith("."):
                     link_with_checksum(source / name, copied / name)

@@ -104,6 +104,7 @@ def writes_table(query: QueryCheckpoint, table: Table, app_id: str, name: Proces
     reached = list(accumulate(found, max, initial=before))[1:]
     # a batch that the table does not name wrote nothing to it: it counts as the named one before it
     known = sorted({before, *found} - {-1})
+    # One more than the number, here and below: batches count from 0, messages of a channel from 1.
     sent = {index: _up_to(known, _number(query, index)) + 1 for index in query_points(query)}
     received: dict[Index, int] = {BEGINNING: 0}
     received |= {each.number: number + 1 for each, number in zip(table.versions, reached, strict=True)}
@@ -164,6 +165,7 @@ def writes_table_untold(query: QueryCheckpoint, table: Table, name: ProcessId, s
         may[version.number] = begun_by(query, times[number] + skew_ms)
         # a batch that ended before the next version was written is in this version or an earlier one
         later = next(iter(earliest[number + 1 : number + 2]), None)
+        # The skew counts against both bounds: a version may hold more batches, and surely holds fewer.
         over = len(done) if later is None else bisect_right(ends, later - skew_ms - 1)
         sure[version.number] = done[over - 1].number + 1 if over else first
     where, writer = str(table.root), _of(query)

@@ -87,12 +87,14 @@ def table_draft(wish: TableWish, queries: Sequence[QueryWish], stamp: Stamp) -> 
         hint = "restore this table and restart its readers from the beginning, or plan with a later target; nothing was changed"
         raise RewindUnsupported(f"table {root} cannot be rolled back: {why}", hint=hint)
     at_line = after_replay(then, replayed)
+    # Every file that may have to come back: the log tells its size, by which a held copy is recognised.
     actions: list[Action] = [{"add": each} for content in (then, at_line) for each in content.files.values()]
     actions += [each for commit in replayed for each in commit]
     back = _put_back(root, needed_files(then, at_line, replayed), sizes_of(actions), wish.kept_in)
     # A table that no publisher's incarnation has written has no older publisher to fence.
     raised = {app: number for app, number in wish.raised.items() if app in now.transactions}
     texts = commits(shift, now, then, lines, wish.writers, replace(stamp, raised=raised))
+    # -1: the table did not know the application yet, and a transaction cannot be removed.
     taken_back = {app: at_line.transactions.get(app, -1) for app in now.transactions} | raised
     change = TableChange(
         path=str(root),
@@ -101,6 +103,7 @@ def table_draft(wish: TableWish, queries: Sequence[QueryWish], stamp: Stamp) -> 
         line=shift.line,
         first=shift.first,
         last=shift.last,
+        # For people: the difference between the newest version before and after, not the actions in between.
         files_back=len(at_line.files.keys() - now.files.keys()),
         files_gone=len(now.files.keys() - at_line.files.keys()),
         transactions={app: number for app, number in taken_back.items() if number != now.transactions[app]},

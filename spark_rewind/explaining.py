@@ -53,6 +53,7 @@ def public_records(inputs: Inputs, line: Line, broker: TopicIndex | None) -> Ite
             began_ms = next_began_ms(writer, index)
             if began_ms is None:
                 continue
+            # Earlier rather than later: the clock that stamps a record may be behind the writer's.
             at_ms = began_ms - inputs.declared.clock_skew_ms
             taken = _Taken(inputs, topic.topic, at_ms)
             yield from (
@@ -71,6 +72,7 @@ class _Taken:
                 ends = topic_positions(query, None if batch is query.unfinished else batch.number)
                 for (name, partition), offset in ends.items():
                     if name == topic:
+                        # An offset that a reader reached before the writer's batch began is after none of its records.
                         self._add(partition, offset, batch.began_ms < at_ms)
 
     def _add(self, partition: int, offset: int, early: bool) -> None:
@@ -85,6 +87,7 @@ def _known_to(
     first_at = broker.first_at(topic, at_ms)
     for partition, end in sorted(broker.ends(topic).items()):
         first = first_at.get(partition, end)
+        # The end is after the last record: nothing was written since the batch began.
         if first < end:
             yield _range(topic, partition, writer, first, end - 1, taken)
 
@@ -104,6 +107,7 @@ def _range(
         writer=writer.name,
         first=first,
         last=last,
+        # Readers' offsets are those of the next record.
         known_last=None if known is None else known - 1,
         tight=last is not None,
     )
@@ -116,6 +120,7 @@ def plan_of(inputs: Inputs, line: Line, target: RewindTarget, broker: TopicIndex
     """Return the plan for a line that exists. `now_ms`: milliseconds since 1970."""
     explainer = _Explainer(inputs, line, target)
     queries = [explainer.query(ProcessId(name), each) for name, each in inputs.queries.items()]
+    # A table that no query reads or writes is not in the graph, unless it is the target.
     tables = [explainer.table(name, each) for name, each in inputs.tables.items() if name in line.intervals.points]
     folders = [explainer.folder(writer, log) for writer, log in inputs.sinks]
     public = list(public_records(inputs, line, broker))
@@ -261,6 +266,7 @@ class _Explainer:
         return sorted(found)
 
     def _reason(self, step: LineStep) -> RewindReason:
+        # A target excludes the current state at once, so that its step begins at no candidate.
         left = step.left.index if step.left else self.line.intervals.newest(step.process).index
         taken = step.taken.index if step.taken else None
         if step.cause is StepCause.FAILED:
@@ -319,6 +325,7 @@ class _Explainer:
 
 def sentence_of(channel: Channel, step: LineStep, other_at: str) -> str:
     """Return the reason of a step, from the data that passed through the channel."""
+    # Messages of a channel count from 1, as epochs do; batches, versions and offsets count from 0.
     first = step.first if isinstance(step.first, int) else 0
     last = first + step.count - 1
     if channel.kind is ConnectionKind.WRITES_EPOCHS:

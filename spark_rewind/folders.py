@@ -66,6 +66,7 @@ def brought_back(applied: FolderChange, labels: Labels) -> FolderChange:
     if lost is not None:
         what = f"file {lost} of {folder} is gone from {applied.aside}"
         raise RewindOutOfReach(what, hint="restore it there, and run the same command again; nothing was changed")
+    # The same changes in the other direction: made of the old log, with the files that were moved away.
     change = _change(now, before.newest, Path(applied.kept), labels, applied.files)
     return change.model_copy(update={"aside": applied.aside, "away": False})
 
@@ -162,6 +163,7 @@ def move(files: Sequence[str], source: Path, target: Path) -> None:
 
 
 def _remove_empty(folder: Path) -> None:
+    # From the bottom up: a folder is empty once the folders in it are gone.
     for root, _, _ in os.walk(folder, topdown=False):
         if not os.listdir(root):  # noqa: PTH208 - whether there is anything
             Path(root).rmdir()

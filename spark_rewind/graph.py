@@ -112,8 +112,8 @@ def _process(inputs: Inputs, path: str) -> ProcessId:
 
 
 def _query_points(query: QueryCheckpoint, inputs: Inputs, broker: TopicIndex | None) -> list[Point]:
-    """Return a query's points. The newest one is never marked as gone: a plan does not judge the present."""
     indices = query_points(query) or [BEGINNING]
+    # Without the newest point, which is never marked as gone: a plan does not judge the present.
     lost = _Lost(_kept_offsets(query, broker), _gone_files(query, indices[:-1]))
     return [_query_point(query, index, index == indices[-1], inputs, lost) for index in indices]
 
@@ -131,6 +131,7 @@ class _Lost:
 
 
 def _query_point(query: QueryCheckpoint, index: Index, is_now: bool, inputs: Inputs, lost: _Lost) -> Point:
+    # The current state with an unfinished batch: Spark itself finishes that batch at the next start.
     if index is None:
         return Point(None)
     batch = batch_at(query, index)
@@ -186,7 +187,7 @@ def _versions_gone(query: QueryCheckpoint, index: Index, inputs: Inputs) -> Iter
 
 
 def _written_gone(query: QueryCheckpoint, index: Index, inputs: Inputs) -> Iterator[str]:
-    """Yield reasons from file sinks: a sink's log must still distinguish the batches after this one."""
+    # A sink's log must still tell the files of later batches from those of this one.
     if index is not None:
         reasons = (log.cut_gone(index) for writer, log in inputs.sinks if writer is query)
         yield from (each for each in reasons if each is not None)
@@ -217,12 +218,9 @@ def _index(query: QueryCheckpoint, batch: Batch) -> Index:
 
 
 def _records_gone(query: QueryCheckpoint, index: Index, kept: Mapping[TopicPartition, int]) -> Iterator[str]:
-    """Yield offsets that the broker no longer has.
-
-    A query that starts from the beginning needs its recorded start offsets. Without a record it needs offset 0, as of a
-    partition that was added after the point.
-    """
+    # 0: a partition that was added after the point is read from its first record.
     needed: dict[TopicPartition, int] = dict.fromkeys(kept, 0) | topic_positions(query, index, min)
+    # From the beginning a source needs the start that it recorded.
     if index == BEGINNING:
         needed |= {
             place: at

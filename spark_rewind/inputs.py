@@ -119,6 +119,7 @@ def _with_topics(declared: Declared, outboxes: Iterable[RewoundOutbox]) -> Decla
         DeclaredTopic(topic=topic, written_by=[each.query.query])
         for each in outboxes
         for topic in sorted({name for sink in each.sinks for name in sink.topics})
+        # A declaration names a query by its id or its name.
         if not known & {(topic, each.query.query), (topic, each.query.name)}
     ]
     return declared.model_copy(update={"topics": [*declared.topics, *found]})
@@ -154,6 +155,7 @@ def _roots(folders: Iterable[Path], tables: Sequence[str], declared: Declared) -
             raise CheckpointForeign(
                 f"{root} is no Delta table: there is no {LOG} in it", hint="name the table's own folder"
             )
+        # By its real place: a table may be named, declared and around a checkpoint under different paths.
         found.setdefault(root.resolve(), root)
     return list(found.values())
 

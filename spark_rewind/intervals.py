@@ -82,6 +82,7 @@ def check_order(channels: Sequence[Channel], points: Mapping[ProcessId, Sequence
     """
     for each in channels:
         for process, counts in ((each.writer, each.sent), (each.reader, each.received)):
+            # The search for the line only goes back, which needs counts that never fall.
             if shrinking(counts[point.index] for point in points[process]):
                 hint = "plan only with queries whose tables and topics are still those that they began with"
                 what = f"{process} goes backwards in {each.what}: it was replaced, or an offset was changed by hand"

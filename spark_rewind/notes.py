@@ -89,6 +89,7 @@ def _unseen(inputs: Inputs, line: Line) -> Iterator[str]:
 
 
 def _now(query: QueryCheckpoint) -> int | None:
+    # None names the current state, with its unfinished batch.
     return None if query.unfinished else query.committed
 
 

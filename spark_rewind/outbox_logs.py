@@ -62,6 +62,7 @@ def take(change: OutboxChange, identity: str) -> None:
     log = opened(change.store).log
     if _is_taken(log.state(), change, identity):
         return
+    # An undo cannot be checked yet: `branch` first records what its tables have again.
     if not change.acked:
         # Now: after the decision there would be no way but on.
         known = taken_back(log.state(), change.taken_back)
@@ -136,8 +137,8 @@ def list_rows(change: OutboxChange, folder: Path) -> dict[str, str]:
 
     Return the folder of each sink. The rows are as they were staged, with their epoch and batch as two more columns.
     """
-    # An earlier try that died may have listed the epochs of another branch.
     store, found = opened(change.store), dict[str, str]()
+    # An earlier try that died may have listed the epochs of another branch.
     remove_tree(folder)
     gone = {each.name for each in change.sinks if each.table is not None}
     for left in change.left:

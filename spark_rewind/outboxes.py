@@ -110,6 +110,7 @@ class RewoundOutbox:
         base = self.base(batch)
         if base:
             return base
+        # The beginning has no epoch of its own: the first one records what came before it.
         first = self._first() if base == 0 else None
         return first.epoch if first is not None else None
 
@@ -129,6 +130,7 @@ class RewoundOutbox:
         known = first.spark_batch if first is not None else None
         if first is None or known is None or (first.base and first.base not in self.log_state.by_id):
             return None
+        # The first epoch's batch follows this one, and has recorded the digest of its offsets.
         place = (0, "") if batch is None else (batch.number + 1, batch.offsets_sha256)
         return first.base if (known.number, known.before) == place else None
 
@@ -139,6 +141,7 @@ class RewoundOutbox:
             for brief in self.log_state.lineage(_newest(self.log_state))
             if brief.spark_batch is not None and brief.spark_batch.query == self.query.query
         ]
+        # A lineage goes from the newest epoch down.
         return own[-1] if own else None
 
 
@@ -238,6 +241,7 @@ def _sink(name: str, identity: SinkIdentity, store: Store) -> RewoundSink:
     if parts.get("kind") == "delta":
         from spark_ckpt_delta.marker import ENGINES, application_id, incarnation_id
 
+        # The names depend on the store and the sink only: any incarnation serves.
         context = SinkContext(store.job, name, store.id, Incarnation(0))
         applications = tuple(application_id(context, engine) for engine in ENGINES)
         incarnations = tuple(map(incarnation_id, applications))

@@ -52,6 +52,7 @@ class PinSchedule:
 
         No other pin is due until `pinned`, `passes` or `failed` ends this one.
         """
+        # A longer wait than a try ever has comes from a clock that was set back.
         waits = 0 < self._not_before_ms - now_ms <= RETRY_MS_MAX
         if self._busy or not self._moved or waits or not self._is_time(now_ms):
             return False
@@ -190,6 +191,7 @@ class PinListener(StreamingQueryListener):
         with self._lock:
             if self._schedule.passes(now_ms, newest_ms):
                 return
+        # Without the lock: `onQueryProgress` must not wait for a pin.
         taken = take_pin(self._request, now_ms)
         with self._lock:
             self._schedule.pinned(now_ms)
@@ -199,6 +201,7 @@ class PinListener(StreamingQueryListener):
     def _failed(self, error: CkptError | None) -> None:
         with self._lock:
             self._schedule.failed(self._now_ms())
+            # A pin of another process is no error, and hides none: the last one stays until a pin succeeds.
             self.error = error or self.error
 
 

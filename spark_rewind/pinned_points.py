@@ -45,6 +45,7 @@ def with_pins(queries: Mapping[str, QueryCheckpoint], points: Sequence[KeptPoint
         unbegun = False
         for kept in points:
             for each in kept.point.queries if kept.point else ():
+                # By id: a query's folder may have another name now.
                 if each.query == query.query and each.batch < 0:
                     unbegun = True
                 elif each.query == query.query:
@@ -73,6 +74,7 @@ def _pinned(query: QueryCheckpoint, kept: KeptPoint, pinned: PinnedQuery) -> Pin
     if batch is None or copy.query != query.query:
         return f"{folder} is not a checkpoint of this query at batch {pinned.batch}"
     label = kept.point.label if kept.point else ""
+    # Cached: the check reads all small files of the point.
     return _not_of_its_past(query, batch, pinned.inode) or Pinned(
         batch, folder, label, cache(partial(_damage, kept, pinned, copy))
     )

@@ -106,6 +106,7 @@ def take_pin(request: PinRequest, now_ms: int) -> Taken:
         identity = (
             f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%S}{now_ms % 1000:03d}Z-{secrets.token_hex(4)}"
         )
+        # Hidden until it is complete: the next pin removes what a process that died has left.
         prepared = request.into / POINTS / f".new-{identity}"
         try:
             point = prepare(
@@ -137,6 +138,7 @@ def _check_name(name: str | None) -> None:
 def prepare(request: PinRequest, folder: Path, point: PinnedPoint, points: Sequence[KeptPoint]) -> PinnedPoint:
     """Prepare the point in a hidden folder. Try again if a file disappeared meanwhile."""
     for attempt in range(1, TRIES + 1):
+        # What the attempt before has left, with its savepoints.
         remove_point(folder)
         try:
             # Read again each time: a newer line needs newer files, and a query that deletes some has committed more.
@@ -147,6 +149,7 @@ def prepare(request: PinRequest, folder: Path, point: PinnedPoint, points: Seque
                     "it deletes its files faster than they can be linked: raise spark.sql.streaming.minBatchesToRetain"
                 )
                 raise CheckpointDamaged(f"{error.filename} went away while it was pinned", hint=hint) from error
+        # A query that deletes its files while they are read looks damaged, until it is read again.
         except (CheckpointDamaged, LogDamaged, EpochNotFound):
             if attempt == TRIES:
                 raise
@@ -223,6 +226,7 @@ def _keep(
 ) -> PinnedQuery:
     batch = query.batch(_number(index))
     target = folder / kept_in
+    # Before the copy: the point must not get the inode of a folder that a rewind puts there meanwhile.
     inode = query.folder.stat().st_ino
     if batch is not None:
         copy_checkpoint(query, CheckpointCut(batch.number, alone=True), target)
@@ -251,10 +255,10 @@ def _keep_table(
 
 
 def _copy_logs(folder: Path) -> None:
-    """Replace links to log files by copies, which a change in the checkpoint cannot reach. Times stay."""
     logs = [path for name in (OFFSETS, COMMITS, SOURCES) for path in (folder / name).rglob("*") if path.is_file()]
     for path in [folder / ID_FILE, *logs]:
         found = path.stat()
+        # A change of the checkpoint's file would reach a link. The times stay: they tell when a batch was committed.
         if found.st_nlink > 1:
             replace_file(path, path.read_bytes(), times_ns=(found.st_atime_ns, found.st_mtime_ns))
 

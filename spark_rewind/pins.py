@@ -40,6 +40,7 @@ def bytes_of(written: str) -> int:
     found = _SIZE.fullmatch(written.strip())
     if found is None or float(found[1]) <= 0 or (found[3] and not found[2]):
         raise ConfigInvalid(f"budget {written} is no size", hint="write for example 10GiB")
+    # The place of the letter is the power, and a blank stands for none.
     return int(float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2].upper() or " "))
 
 
@@ -193,6 +194,7 @@ def digests_of(points: Iterable[KeptPoint]) -> dict[FileId, str]:
         for query in kept.point.queries if kept.point else ():
             for file in query.files:
                 status = _status(kept.folder / query.kept_in / file.path)
+                # A file of another size is damaged: its digest must not pass to the next point.
                 if file.sha256 is not None and status is not None and status.st_size == file.size:
                     found[status.st_dev, status.st_ino] = file.sha256
     return found
@@ -222,6 +224,7 @@ def _digest(path: Path) -> str | None:
 
 def _status(path: Path) -> os.stat_result | None:
     try:
+        # Not `stat`: a point holds files, and a symbolic link in their place is damage.
         return path.lstat()
     except OSError:
         return None
@@ -272,6 +275,7 @@ def take_away(kept: KeptPoint) -> None:
 
 def hide(kept: KeptPoint) -> Path:
     """Give a point a hidden name, which takes it away at once, and return its folder. The next pin clears that."""
+    # One rename: a reader of the points sees the point with all of its files, or not at all.
     hidden = kept.folder.with_name(f".gone-{kept.folder.name}")
     with written(kept.folder):
         kept.folder.rename(hidden)
@@ -319,4 +323,5 @@ def unpin(pins: Path, name: str) -> KeptPoint:
 
 def named_point(points: Sequence[KeptPoint], name: str) -> KeptPoint | None:
     """Return the point with a name or id, None without one."""
+    # A name never looks like an id (`pinning._check_name`), so that at most one point fits.
     return next((each for each in points if (each.point and each.point.name == name) or each.folder.name == name), None)

@@ -83,10 +83,6 @@ def _is_storage_root(folder: Path) -> bool:
 
 
 def _flows(root: Path) -> tuple[list[Place], list[str]]:
-    """Return a pipeline's flows and notes.
-
-    A flow that was reset and has not run since has no history: it becomes a note.
-    """
     found, notes = [], []
     # a flow lies at `_checkpoints/<table>/<flow>/<version>`; the depth is bounded, so that no foreign tree is walked
     for parts, folder in _below(root / FLOWS, (), LEVELS_MAX):
@@ -94,6 +90,7 @@ def _flows(root: Path) -> tuple[list[Place], list[str]]:
             # two parts at least, table/flow: flows of different tables often share a name
             found.append(Place(folder, (*root.parts, *parts), least=2))
         else:
+            # It has no history to roll back.
             flow = "/".join(parts)
             notes.append(
                 f"flow {flow} of {root} was reset to version {folder.name} and has not run since: it is left out"
@@ -107,6 +104,7 @@ def _flows(root: Path) -> tuple[list[Place], list[str]]:
 def _below(folder: Path, parts: tuple[str, ...], levels: int) -> Iterator[tuple[tuple[str, ...], Path]]:
     """Yield (name, newest version) of each flow below a folder."""
     inner = [each.name for each in entries(folder) if each.is_dir()]
+    # A number alone makes no version: tables and databases may be named so.
     versions = [name for name in inner if newest_version([name]) and is_checkpoint(_names(folder / name))]
     newest = newest_version(versions)
     if newest is not None:
@@ -129,6 +127,7 @@ def _refuse_twice(paths: Sequence[Path]) -> None:
 def _name(place: Place, others: Sequence[Place]) -> str:
     """Return the shortest ending of a place's parts that distinguishes it from the others."""
     length = place.least
+    # 1: the place itself is among the others.
     while length < len(place.parts) and sum(each.ending(length) == place.ending(length) for each in others) > 1:
         length += 1
     return "/".join(place.ending(length))

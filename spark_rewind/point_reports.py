@@ -54,6 +54,7 @@ def report_points(pins: Path) -> PointReports:
     Raises `PinsForeign`, `CheckpointUnreadable`; the report of a damaged point names the damage.
     """
     points = kept_points(pins)
+    # Each table once: many points name the same ones.
     table = cache(partial(_table, points))
     together: dict[FileId, int] = {}
     found = []

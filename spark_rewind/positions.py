@@ -116,9 +116,11 @@ def _delta(value: Mapping[str, Any]) -> DeltaPosition:
 def _kafka(value: Mapping[str, Any]) -> KafkaPosition | None:
     found: dict[TopicPartition, int] = {}
     for topic, partitions in value.items():
+        # Other sources write JSON objects, too: only this exact shape is Kafka's.
         if not isinstance(partitions, dict) or not partitions:
             return None
         for partition, offset in partitions.items():
+            # `isdecimal` accepts digits of every script.
             if not (partition.isdecimal() and partition.isascii()) or not _is_whole(offset):
                 return None
             found[topic, int(partition)] = offset

@@ -79,6 +79,7 @@ def put_in_place(place: Path, side: Path, kept: Path, identity: str, swapped: Fa
         # Durable before the rename: the mark and both names must agree after a power failure.
         sync_folder(place.parent)
         hit(swapped)
+    # After the exchange this name has the old folder.
     if side.exists():
         with written(kept):
             side.rename(kept)

@@ -42,6 +42,7 @@ class SinkLog:
 
     def cut_gone(self, batch: int) -> str | None:
         """Return the reason why the log cannot be cut at a batch, None if it can. -1 precedes all batches."""
+        # Nothing to distinguish: everything goes, or everything stays.
         if batch < 0 or batch >= self.newest:
             return None
         first = max((each for each in self.folded if each <= batch), default=0)
@@ -73,6 +74,7 @@ def read_sink_log(log: Path) -> SinkLog:
 def folders_with_log(paths: Iterable[str]) -> set[Path]:
     """Return folders of file sinks that contain files of a log. Files elsewhere are ignored."""
     parents = {file_of(each) for each in {path.rpartition("/")[0] for path in paths}}
+    # Files of a partitioned sink are in folders below the one with the log.
     around = {folder for each in parents if each is not None for folder in (each, *each.parents)}
     return {each for each in around if (each / SINK_LOG).is_dir()}
 

@@ -31,6 +31,7 @@ class FileLog:
 
         A rollback to any earlier entry would read that file again. Files elsewhere count as present.
         """
+        # Newest first: the first missing file ends the look, and each one asks the file system.
         for path in sorted(self.after(log_offset), key=self.entries.__getitem__, reverse=True):
             local = file_of(path)
             if local is not None and not local.exists():

@@ -77,6 +77,7 @@ class OperatorVersions:
         Judges by names of files.
         """
         partitions = self.read()
+        # A gap in the numbers is a partition whose folder was lost.
         for partition in range(max(partitions, default=-1) + 1):
             stores = partitions.get(partition, ())
             if not stores:
@@ -129,12 +130,10 @@ def _partitions(
 
 
 def _inner_stores(partition: Path) -> list[str]:
-    """Return the stores' folders in a partition of a join, none for a partition that is a store.
-
-    Folder names have no dot, file names have one.
-    """
+    """Return the stores' folders in a partition of a join, none for a partition that is a store."""
     return [
         name
+        # Names of files have a dot: most need no look at the disk.
         for name in all_names(partition)
         if "." not in name and name[0] != "_" and name not in _NO_STORES and (partition / name).is_dir()
     ]
@@ -154,12 +153,11 @@ def _files(folder: Path) -> StoreFiles:
 
 
 def _ids_of(ids: Mapping[int, StateIds | None], oldest: int, operator: int, partition: int) -> Callable[[int], Ids]:
-    """Return ids by version.
-
-    Versions before the oldest batch of the log are needed, too: their changes may follow a snapshot.
-    """
+    """Return ids by version."""
 
     def of(version: int) -> Ids:
+        # None: which attempt counts is unknown. The empty set below: the files' names have no ids.
+        # Versions before the log's first batch are needed, too: their changes may follow a snapshot.
         if version < oldest or version not in ids:
             return None
         named = ids[version]

@@ -65,12 +65,14 @@ def refusal(now: Content, then: Content, replayed: Sequence[Sequence[Action]]) -
         return f"its commits go through a catalog ({managed})"
     if _is_set(configuration, "delta.appendOnly"):
         return "nothing may be removed from it (delta.appendOnly): unset that for the time"
+    # Its newest value is in the schema, which goes back with the metadata: values would be given twice.
     if "delta.identity." in str(now.metadata.get("schemaString")):
         return "it has an identity column"
     return _changed(now, then) or _domains(now, then, replayed) or _vectors(now, then, replayed)
 
 
 def _changed(now: Content, then: Content) -> str | None:
+    # Before its first version a table has neither protocol nor metadata.
     if then.protocol and then.protocol != now.protocol:
         return f"its protocol was changed after version {then.version}, and cannot be rolled back"
     if not then.metadata or then.metadata == now.metadata:
@@ -116,7 +118,9 @@ def commits(
         if part == 0:
             actions = [json.dumps(each, separators=(",", ":")) for each in restoring(now, then, writers, stamp)]
         else:
+            # As text: an action that is written again keeps fields that this version does not know.
             actions = [line for line in replayed[part - 1] if not _own(line, stamp.raised)]
+        # The info first, as PROTOCOL.md asks of a table with in-commit timestamps.
         texts.append("".join(f"{line}\n" for line in (json.dumps(info, separators=(",", ":")), *actions)))
     return texts
 

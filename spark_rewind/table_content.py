@@ -25,6 +25,7 @@ Both together identify an entry of the table.
 _CLASSIC = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
 _HINT = "restore the table's log from a backup; nothing was changed"
 _MAPS = {"add": ("partitionValues", "tags"), "metaData": ("configuration",)}
+# Copies of other fields, which only checkpoints have.
 _LEFT_OUT = ("stats_parsed", "partitionValues_parsed")
 
 
@@ -88,11 +89,13 @@ def key_of(file: Action) -> FileKey:
     vector = file.get("deletionVector")
     if not vector:
         return str(file["path"]), ""
+    # The unique id of a deletion vector, as PROTOCOL.md makes it.
     return str(file["path"]), f"{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset')}"
 
 
 def _reconciled(content: Content, commits: Iterable[tuple[int, Iterable[Action]]]) -> Content:
-    """Return the table after commits, each with its version. The maps are copied once: a log has many thousand commits."""
+    """Return the table after commits, each with its version."""
+    # Copied once, and not for each commit: a log has many thousands.
     version, files, transactions = content.version, dict(content.files), dict(content.transactions)
     protocol, metadata = content.protocol, content.metadata
     domains: dict[str, str | None] = dict(content.domains)
@@ -144,6 +147,7 @@ def _whole_checkpoints(listed: Iterable[str]) -> list[int]:
     parts: dict[tuple[int, int], int] = {}
     for name in listed:
         if found := _CLASSIC.fullmatch(name):
+            # A version may have both a whole and a divided checkpoint.
             place = int(found[1]), int(found[2] or 1)
             parts[place] = parts.get(place, 0) + 1
     return [number for (number, count), there in parts.items() if there >= count]

@@ -63,6 +63,7 @@ def sizes_of(actions: Iterable[Action]) -> dict[str, int]:
 
 def _files(actions: Iterable[Action]) -> Iterable[tuple[str, int | None]]:
     for each in actions:
+        # A commit that is written again names its change data files, too.
         for kind in ("add", "cdc"):
             path = str(each[kind]["path"]) if kind in each else ""
             if path and not lies_elsewhere(path) and not path.startswith("/"):
@@ -100,6 +101,7 @@ def put_back(source: Path, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(source, target)
+        # The source is gone: a copy would fail in the same way, and the caller names the point.
         except FileNotFoundError:
             raise
         except OSError:
@@ -108,7 +110,7 @@ def put_back(source: Path, target: Path) -> None:
 
 
 def _copied(source: Path, target: Path) -> None:
-    """Copy a file if the file system has no links. A killed process leaves a temporary file that no reader opens."""
+    # A killed process leaves a file that no reader opens.
     part = part_of(target)
     shutil.copy2(source, part)
     with part.open("rb") as file:

@@ -116,6 +116,7 @@ def _tables_below(folder: Path, levels: int) -> Iterator[Path]:
         yield folder
     elif levels:
         for each in entries(folder):
+            # Spark ignores such folders, too.
             if each.is_dir() and each.name[0] not in "._":
                 yield from _tables_below(folder / each.name, levels - 1)
 
@@ -182,6 +183,7 @@ def _actions(path: Path, text: str) -> Sequence[Action]:
 def _version(path: Path, commit: TableCommit) -> Version:
     info = commit.body("commitInfo") or {}
     stamps = [info.get(name) for name in ("inCommitTimestamp", "timestamp")]
+    # A commit need not have a time; the file's own is the next best.
     at_ms = next((stamp for stamp in stamps if isinstance(stamp, int)), None)
     try:
         return Version(
@@ -212,6 +214,7 @@ def _since_restored(
     """Return the newest transactions up to a rollback, and the versions from there on."""
     found = dict(before)
     for each in versions:
+        # In order, so that the lower numbers of the rollback itself replace those before it.
         if each.number <= restored:
             found |= dict(each.transactions)
     return found, [each for each in versions if each.number >= restored]
@@ -243,6 +246,7 @@ def _lost(versions: Sequence[Version], missing: frozenset[str]) -> tuple[dict[in
     gone: dict[int, str] = {}
     unfed: dict[int, str] = {}
     for version in versions:
+        # It was in each version from its addition on, or from the begin of this log, to the one before its removal.
         for path in missing.intersection(version.removed):
             gone |= dict.fromkeys(range(added.get(path, versions[0].number), version.number), path)
         for path in missing.intersection(version.added):
@@ -262,10 +266,7 @@ def _ids_before(log: Path, listed: Iterable[str], openable: int) -> set[str]:
 
 
 def _checkpoint_rows(log: Path, listed: Iterable[str], newest: int, kind: str) -> list[Mapping[str, Any]]:
-    """Return actions of one kind in the newest checkpoint up to `newest`.
-
-    These kinds are in the checkpoint's own files, never in sidecars.
-    """
+    """Return actions of one kind in the newest checkpoint up to `newest`."""
     files: dict[int, list[Path]] = {}
     for name in listed:
         if (found := log_file(name)) and found[1] != "json" and found[0] <= newest:
@@ -273,6 +274,8 @@ def _checkpoint_rows(log: Path, listed: Iterable[str], newest: int, kind: str) -
     if not files:
         return []
     rows: list[Mapping[str, Any]] = []
+    # A checkpoint may have several parts.
+    # These kinds are in the checkpoint's own files, never in sidecars.
     for path in files[max(files)]:
         rows += _json_rows(path, kind) if path.suffix == ".json" else parquet_rows(path, [kind])[kind]
     return rows

@@ -81,6 +81,7 @@ def target_of(written: str, queries: Mapping[str, ProcessId], tables: Mapping[st
         return RewindTarget("batch", int(written), next(iter(everybody)), everybody)
     if not at:
         return RewindTarget("time", _moment(written), None, everybody)
+    # `isdecimal` accepts digits of every script.
     if not (number.isdecimal() and number.isascii()):
         raise ConfigInvalid(f"--to {written}: {number!r} is no number", hint=_HINT)
     query, table = queries.get(name), tables.get(name)

@@ -76,6 +76,7 @@ def next_began_ms(writer: QueryCheckpoint, index: int | None) -> int | None:
 
     The log may have dropped that batch, if the point is pinned. It began after the point's own batch was committed.
     """
+    # The current state excludes no batch.
     following = None if index is None else next((each for each in writer.known if each.number > index), None)
     if following is None or index is None or following.number == index + 1:
         return None if following is None else following.began_ms

@@ -164,6 +164,7 @@ def _adopt_outbox(request: AdoptRequest, target: AdoptTarget, sessions: Sessions
     # Before the owner changes back: another process may be adopting.
     proposals.refuse_if_held(store.log.state(), None, wall_ms())
     given_back(store)
+    # The outbox's, to give the log back after a failure.
     name = store.log.state().job
     # It fences the query's driver, unless that holds a lease: then it is refused.
     point = store.log.begin_incarnation(current_holder(ADOPTING), LATEST, _LEASE_MS)
@@ -190,6 +191,7 @@ def _adopt_outbox(request: AdoptRequest, target: AdoptTarget, sessions: Sessions
             what = f"a driver of outbox '{name}' began while its query was adopted"
             raise AdoptionRefused(what, hint="stop the query, then adopt; nothing was changed") from error
         raise
+    # Opened again: the other handle is of the outbox, whose name the log no longer has.
     job = existing_store(target.store, target.storage_options)
     try:
         job.materialize(manifest, point.incarnation)
@@ -266,6 +268,7 @@ def _manifest(
         operators=dict(snapshots),
         spark_state=kept,
         source_identities={name: dict(stand.identity) for name, stand in stands.items()},
+        # Both of the outbox that the job continues; empty in a new store.
         sink_identities=point.manifest.sink_identities,
         rows_before=point.manifest.rows_so_far,
     )

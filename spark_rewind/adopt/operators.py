@@ -64,8 +64,8 @@ def _operator(number: int, folder: Path) -> StatefulOperator:
 
 
 def _metadata_file(folder: Path) -> Path | None:
-    """Return the newest metadata file, None without one. Format version 2 has one for each first batch of a run."""
     newer = folder / operator_metadata.METADATA_V2
+    # Format version 2 has a file for the first batch of each run: the newest one counts.
     numbered = sorted((number, name) for name in names(newer) if (number := batch_number(name)) is not None)
     if numbered:
         return newer / numbered[-1][1]

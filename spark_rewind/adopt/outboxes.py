@@ -28,6 +28,7 @@ def given_back(store: Store) -> None:
     """Make the outbox the owner again, after an adoption that died."""
     log_state = store.log.state()
     if log_state.kind == "job":
+        # Its epochs still name the outbox.
         store.log.change_owner(log_state.incarnation, store.log.manifest(log_state.latest).job, "outbox")
 
 

@@ -46,6 +46,7 @@ def _newest_in_table(folder: Path, query: str, batch: int) -> int:
     found = [number for each in table.versions for app, number in each.transactions if app == query]
     # Cleaned commits leave their newest transaction in the log's checkpoint.
     newest = max([*found, table.before.get(query, -1)])
+    # A query in its first batch has no transaction in its own table yet.
     if newest < 0 and batch > 0:
         raise CheckpointForeign(
             f"{folder} has no transaction of the query {query}: it is not what its Delta sink writes",
@@ -160,6 +161,7 @@ def planned(request: AdoptRequest) -> Taking:
     folder = local_folder(request.checkpoint)
     checkpoint = read_checkpoint(folder, folder.name)
     stateful = read_operators(folder)
+    # Operators of the job take the state over, or Spark's own keep it inside of `transform`.
     operators, kept = ((), stateful) if request.spark_operators else (stateful, ())
     refuse_others(operators)
     if not checkpoint.batches:
@@ -175,6 +177,7 @@ def planned(request: AdoptRequest) -> Taking:
         "source", {number: _words(stand) for number, stand in stands.items()}, request.sources, valid_name
     )
     operator_names = names_of("operator", operator_words, request.operators, valid_name)
+    # Without a batch there is no state: the job reads the query's first batch again.
     if batch is not None:
         _check_state(checkpoint, batch, stateful)
     if kept and (batch is None or batch.committed_ms is None):
@@ -190,6 +193,7 @@ def planned(request: AdoptRequest) -> Taking:
         sources={source_names[number]: stand for number, stand in stands.items() if stand is not None},
         operators={operator_names[str(each.number)]: each for each in operators},
         watermark_ms=_watermark(batch),
+        # Spark judges which rows of a batch are late by the watermark of the batch before.
         late_ms=0 if batch is None else batch.watermark_ms,
         state_has_ids=batch is not None and batch.state_ids is not None,
         spark_operators=kept,

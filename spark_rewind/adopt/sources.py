@@ -47,6 +47,7 @@ def stand_of(checkpoint: QueryCheckpoint, source: str, line: str | None) -> Stan
 
 def _beginning(checkpoint: QueryCheckpoint, source: str) -> str | None:
     """Return the start offset in the source's own folder, which Kafka's source records."""
+    # Kafka's source writes its start here; a file source's log has its first entry under the same name.
     path = checkpoint.folder / SOURCES / source / "0"
     if not path.is_file():
         return None

@@ -22,6 +22,7 @@ def spark_state(taking: Taking, store: Store, incarnation: int) -> SparkState:
     """
     state, number = taking.folder / STATE, str(taking.batch)
     batches = read_checkpoint(taking.folder, taking.folder.name).batches
+    # Of earlier batches, too: the state may be an older snapshot and the changes since.
     ids = {each.number + 1: each.state_ids for each in batches if each.state_ids is not None}
     try:
         text, commit = text_of(taking.folder / OFFSETS / number), text_of(taking.folder / COMMITS / number)
@@ -33,6 +34,7 @@ def spark_state(taking: Taking, store: Store, incarnation: int) -> SparkState:
             metadata_of(text),
             commit,
             parse_batch(text).conf.get(PROVIDER, QUERY_SETTINGS[PROVIDER]),
+            # The checkpoint format: 2 puts ids into the names of state files.
             2 if taking.state_has_ids else 1,
             max(each.partitions for each in taking.spark_operators),
             tuple(each.name for each in taking.spark_operators),

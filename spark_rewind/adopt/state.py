@@ -111,6 +111,7 @@ def found_state(spark: SparkSession, taking: Taking, folder: Path, name: str) ->
     """
     operator = taking.operators[name]
     with typed_errors(taking.folder, operator):
+        # With a scheme: Spark would look for a bare path on its default file system, such as HDFS.
         read = state_rows(spark, f"file://{folder}", operator.number, taking.batch)
         key, state = read.schema["key"].dataType, read.schema["state"].dataType
     if not isinstance(key, StructType) or not isinstance(state, StructType):
@@ -132,6 +133,7 @@ def found_state(spark: SparkSession, taking: Taking, folder: Path, name: str) ->
 def counted_keys(found: FoundState, operator: StatefulOperator, folder: Path) -> tuple[int, int]:
     """Return the numbers of keys and of keys with a timeout. Runs a Spark job."""
     with typed_errors(folder, operator):
+        # `count` of a column leaves out nulls, the keys without a timeout.
         row = found.rows.agg(F.count("*"), F.count("timeout_ms")).collect()[0]
     return int(row[0]), int(row[1])
 
@@ -145,6 +147,7 @@ def dealt_out(found: FoundState, key_groups: int) -> DataFrame:
     op = F.when(F.col("state").isNull(), F.lit(DELETE)).otherwise(F.lit(PUT)).cast("byte")
     flat = found.rows.select(*columns, op.alias(OP), F.col("timeout_ms").alias(TIMEOUT))
     hashed = flat.withColumn(KEY_HASH, key_hash_of(flat.schema, keys))
+    # `pmod`, since hashes may be negative.
     grouped = hashed.withColumn(KEY_GROUP, F.pmod(F.col(KEY_HASH), F.lit(key_groups)).cast("int"))
     # Some tasks per core even out groups of different sizes; more tasks than groups would have no rows.
     tasks = min(key_groups, _TASKS_PER_CORE * found.rows.sparkSession.sparkContext.defaultParallelism)

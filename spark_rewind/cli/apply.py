@@ -148,6 +148,7 @@ def undo(plan: PlanFile, watch_s: Watch = 10, settle_s: Settle = 75, as_json: As
 def _settings(watch_s: float, settle_s: float, from_snapshot: Sequence[str]) -> ApplySettings:
     from spark_rewind.applying import ApplySettings
 
+    # Typer reads `inf` as a number. `time.sleep` refuses it, for --settle-s only after the fences are put.
     if math.isinf(watch_s) or math.isinf(settle_s):
         raise typer.BadParameter("--watch-s and --settle-s are seconds, such as 10")
     now_ms, engine = time.time_ns() // 1_000_000, f"spark-ckpt/{version('spark-ckpt')}"

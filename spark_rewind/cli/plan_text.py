@@ -139,11 +139,13 @@ def _print_reasons(plan: RewindPlan) -> None:
     for chain in chains:
         above = tree
         for reason in chain:
+            # Chains have a common begin: each sentence stands once, below its cause.
             if reason.sentence not in branches:
                 branches[reason.sentence] = above.add(_plain(reason))
             above = branches[reason.sentence]
     if branches:
         print_line()
+        # Wide, because rich would break sentences; without markup, because paths may have brackets.
         console = Console(width=_WIDE, highlight=False, markup=False)
         with console.capture() as capture:
             console.print(tree)
@@ -179,6 +181,7 @@ def _undone(plan: RewindPlan) -> Iterator[str]:
             versions = list(group)
             first, last = versions[0], versions[-1]
             which = f"{first.version}" if first is last else f"{first.version} to {last.version}"
+            # A batch is a text here, "NAME batch NUMBER".
             batches = [each.rpartition(" ")[2] for each in (*first.batches[:1], *last.batches[-1:])]
             span = (
                 f" batches {batches[0]} to {batches[-1]}"

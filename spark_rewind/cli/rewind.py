@@ -36,6 +36,7 @@ class BrokerTopics:
 
         control = self._control = KafkaControl(Connection(servers, split_options(properties)[0]))
         self.earliest = cache(partial(self._asked, control.beginnings))
+        # Records of an open transaction count, too: they may become public after the plan.
         self.ends = cache(partial(self._asked, partial(control.ends, committed=False)))
         self.first_at = cache(partial(self._asked, control.first_at))
 
@@ -112,7 +113,7 @@ def plan(
 
 
 def _asked(servers: str, properties: Path | None) -> BrokerTopics:
-    """Return the cluster's topics. Loads the connector here: most plans need none, and take less time than that."""
+    # Loaded here: most plans ask no cluster, and take less time than that.
     from spark_ckpt.cli.broker_check import read_properties
 
     return BrokerTopics(servers, read_properties(properties))
