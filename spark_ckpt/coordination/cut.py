@@ -77,14 +77,14 @@ class Watermarks:
     def advance(self, sparks_ms: int, reports: Iterable[Report]) -> None:
         """Advance the watermarks after a batch. `sparks_ms`: the watermark that Spark recorded for it."""
         # A fresh Spark checkpoint starts without a watermark; the restored one must not decrease.
-        self.late_ms = max(self.base_ms, sparks_ms)
+        self.late_ms = max(self.base_ms, sparks_ms)  # of the batch that ran, and so late for the next one
         self.now_ms = max(self.now_ms, sparks_ms)
         for report in reports:
             if report.scope == SCOPE:
                 self._see(report.body)
         if self.delays_ms:
             # Spark computes the same minimum, but only when it plans the next batch.
-            least = min(self.inputs_ms.get(each, 0) for each in self.delays_ms)
+            least = min(self.inputs_ms.get(each, 0) for each in self.delays_ms)  # 0: one without rows holds it back
             self.now_ms = max(self.now_ms, least)
 
     def _see(self, body: Mapping[str, Json]) -> None:
@@ -123,6 +123,7 @@ class Gathered:
 
     def put_before(self, later: Gathered) -> Gathered:
         """Return the results of these batches followed by the `later` ones."""
+        # A later batch has the whole content of such a sink, so the files before it are superseded.
         before = {sink: files for sink, files in self.staged.items() if sink not in later.replaced}
         return Gathered(
             _one_after_another(before, later.staged),
@@ -253,13 +254,13 @@ class EpochBuilder:
         # Step 5 of docs/design/epoch-in-nine-steps.md.
         ended = EndedEpoch(
             epoch,
-            # A copy: if every batch ends an epoch, later batches extend the chains while this one waits for its commit.
             self.gathered,
+            # A copy: if every batch ends an epoch, later batches extend the chains while this one waits for its commit.
             dict(self.chains),
             dict(cursors),
             self.watermarks.now_ms,
             self.watermarks.late_ms,
-            frozenset(self.voted.pop(epoch, ())),
+            frozenset(self.voted.pop(epoch, ())),  # a job without operators has no votes
             self.edges.cuts(),
             self.watermarks.by_operator,
             self.batch,
@@ -285,6 +286,7 @@ class EpochBuilder:
 
     def aborted(self, epoch: int) -> None:
         """Move the batches of an aborted epoch to the front of the next epoch."""
+        # No later epoch is closed: the barrier after this one is prefetched only once this one is being committed.
         ended = self.closed.pop(epoch, None)
         if ended is not None:
             # `moved` keeps the stream from looking idle, so that another epoch commits these rows.
@@ -304,6 +306,7 @@ class EpochBuilder:
             raise ProtocolViolation(f"a task of {operator} passed the barrier of epoch {body['epoch']} in part only")
         for each in _list(body, "files"):
             _extend(self.chains, operator, StateFile.model_validate(each))
+            # Files and not votes: a barrier that finds no changed state leaves the stream idle.
             self.moved = True
         if "epoch" in body:
             votes = self.voted.setdefault(int(str(body["epoch"])), set())
@@ -353,6 +356,7 @@ def _gathered(reports: Sequence[Report], rows_from: str | None) -> Gathered:
         batch.rows_in += _count(report, "rows_in")
         if late := _count(report, "late"):
             batch.late[report.scope] = batch.late.get(report.scope, 0) + late
+    # Rows of a task keep their order, although tasks report in any order.
     for files in batch.staged.values():
         files.sort(key=attrgetter("task", "part"))
     return batch
@@ -421,6 +425,7 @@ class Cut:
         self._key_groups = shape.key_groups
         self.cursors = dict(cursors)
         """Position of every source after the last batch."""
+        # Output rows are counted at one sink only, since several may get the same rows.
         self.builder = EpochBuilder(base, shape.delays_ms, next(iter(shape.sinks), None), shape.edges, shape.replaced)
         self.markers = ControlMarkers()
         self.prefetched = Prefetched()

@@ -102,7 +102,7 @@ class EdgeLog:
         consumed, self.segments[:count] = self.segments[:count], []
         self.taken = taken
         self.consumed_rows += sum(each.rows for each in consumed)
-        self.segments += produced
+        self.segments += produced  # after the removal: a batch consumes only what earlier batches wrote
         return consumed
 
     def cut(self, shape: EdgeShape) -> EdgeCut:

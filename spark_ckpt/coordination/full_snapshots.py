@@ -41,7 +41,7 @@ def connected(files: Iterable[StateFile]) -> list[tuple[frozenset[int], list[Sta
         home.update(dict.fromkeys(merged, merged))
     of: dict[int, list[StateFile]] = {}
     for groups, own in alike.items():
-        of.setdefault(id(home[min(groups)]), []).extend(own)
+        of.setdefault(id(home[min(groups)]), []).extend(own)  # any of the groups leads to the set
     sets = {id(each): each for each in home.values()}
     return [(frozenset(sets[each]), found) for each, found in of.items()]
 
@@ -78,6 +78,7 @@ def _is_due(groups: frozenset[int], files: Sequence[StateFile], after: int) -> b
         return False
     base = sum(file.rows for file in files if file.kind == "full")
     changes = sum(file.rows for file in files if file.kind != "full")
+    # A large state is not written again for few changes, but its chain stays bounded.
     return changes > base / 2 or len(files) >= _AT_MOST * after + turn
 
 
@@ -94,5 +95,5 @@ def asking(by_operator: Mapping[str, frozenset[int]]) -> str:
 def is_asked(text: str, operator: str, key_group: int) -> bool:
     """Return True if the text of a marker asks the key group for a full snapshot."""
     digit, bit = divmod(key_group, 4)
-    digits = json.loads(text).get(operator, "") if text else ""
+    digits = json.loads(text).get(operator, "") if text else ""  # beyond the text: not asked
     return bool(int(digits[digit : digit + 1] or "0", 16) >> bit & 1)

@@ -50,6 +50,7 @@ class Limits:
             < 1
         ):
             raise ProtocolViolation(f"times are at least 1 ms: {self}")
+        # No failure at all may be allowed; every other bound is at least 1.
         if (
             min(
                 self.max_failed_epochs,

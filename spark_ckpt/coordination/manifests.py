@@ -86,6 +86,7 @@ def pinned_of(shape: JobShape, ended: EndedEpoch, lineage: Lineage, base: Manife
     """
     manifest = manifest_of(shape, ended, lineage, "initial", ())
     operators = {name: _as_written(each, base.operators.get(name)) for name, each in manifest.operators.items()}
+    # No batch has run, so the state of Spark's own operators is still that of the base.
     return manifest.model_copy(update={"operators": operators, "spark_state": base.spark_state})
 
 
@@ -126,7 +127,7 @@ def snapshot_of(operator: OperatorShape, ended: EndedEpoch) -> OperatorSnapshot:
         key_groups=operator.key_groups,
         key_schema=operator.key_schema,
         state_schema=operator.state_schema,
-        files=tuple(distinct(file for chain in chains for file in chain)),
+        files=tuple(distinct(file for chain in chains for file in chain)),  # once: key groups of a task share a file
         watermarks=dict(ended.watermarks.get(operator.name, {})),
         late_rows=ended.gathered.late.get(operator.name, 0),
     )
@@ -144,6 +145,7 @@ def state_bytes_of(manifest: Manifest) -> dict[str, int]:
 
 def _staged(shape: JobShape, ended: EndedEpoch) -> dict[str, StagedOutput]:
     staged = {}
+    # An output also without rows, since a sink acknowledges every epoch that is not deferred.
     for sink, place in shape.sinks.items():
         files = tuple(ended.gathered.staged.get(sink, ()))
         rows = sum(file.rows for file in files)
@@ -154,6 +156,7 @@ def _staged(shape: JobShape, ended: EndedEpoch) -> dict[str, StagedOutput]:
 
 def summary_of(manifest: Manifest) -> dict[str, Json]:
     """Return an epoch in a few numbers, for listeners, logs and tables."""
+    # A chain also has files of earlier epochs, which this one only names again.
     changed = [file for each in manifest.operators.values() for file in each.files if file.epoch == manifest.epoch]
     return {
         "reason": manifest.reason,

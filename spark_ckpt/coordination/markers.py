@@ -76,6 +76,7 @@ class ControlMarkers:
         # Spark's offset never goes back within an incarnation. A job that ends an epoch with each batch has millions of them.
         for number in range(before.number, self.reached.number):
             del self.offered[number]
+        # A batch without a new marker, or with one that only opens key groups, ends nothing.
         if self.reached.number <= before.number or self.reached.kind not in BARRIERS:
             return None
         return self.reached.epoch if self.reached.epoch == open_epoch else None

@@ -106,6 +106,7 @@ class Patience:
 
     def stop_by(self, at_s: float) -> None:
         """Set a deadline for outages, after a stop was requested: the run waits at most until `at_s`."""
+        # A second stop may shorten the wait, and never extends it.
         self._stop_by_s = at_s if self._stop_by_s is None else min(self._stop_by_s, at_s)
 
     def after(self, ended: Ended) -> Pause | GiveUp:
@@ -114,6 +115,7 @@ class Patience:
         if ended.progressed:
             self._failures = 0
         kind = kind_of(ended.error)
+        # The outage is over, or this error is none: a later one is waited for from its own beginning.
         if kind is not Kind.PASSES or ended.progressed or ended.lived_s >= self._patience_s:
             self.since_s, self._attempts = None, 0
         if kind is Kind.FINAL:

@@ -113,7 +113,7 @@ _EVENTS = (
     EpochsReleased,
     StandbyWaits,
 )
-_RUNNING: Mapping[type[Event], str] = {
+_RUNNING: Mapping[type[Event], str] = {  # every phase with a query takes these
     BatchDone: "on_batch_done",
     PublishEnded: "on_publish_ended",
     RetryElapsed: "on_retry",
@@ -122,7 +122,7 @@ _RUNNING: Mapping[type[Event], str] = {
     AcksDue: "on_acks_due",
     EpochsReleased: "on_released",
 }
-_WISHES: Mapping[type[Event], str] = {
+_WISHES: Mapping[type[Event], str] = {  # these wait while no epoch can open
     IntervalElapsed: "on_interval",
     EpochRequested: "on_requested",
     StopRequested: "on_stop",
@@ -160,7 +160,7 @@ class EpochProtocol(Machine[EpochPhase]):
         {
             P.NEW: {
                 SourcesPinned: "on_sources_pinned",
-                EpochCommitted: "on_starts_committed",
+                EpochCommitted: "on_starts_committed",  # the epoch of the start positions
                 CommitFenced: "on_commit_fenced",
                 CommitOverdue: "on_commit_overdue",
                 QueryStarting: "on_query_starting",
@@ -174,7 +174,7 @@ class EpochProtocol(Machine[EpochPhase]):
                 EpochCommitted: "on_epoch_committed",
                 CommitFenced: "on_commit_fenced",
                 CommitOverdue: "on_commit_overdue",
-                TimeoutElapsed: "on_commit_overdue",
+                TimeoutElapsed: "on_commit_overdue",  # if the host does not answer either
             },
             P.PUBLISHING: {
                 **_RUNNING,
@@ -186,7 +186,7 @@ class EpochProtocol(Machine[EpochPhase]):
             },
             P.FINISHED: {
                 **dict.fromkeys(_EVENTS, IGNORE_STALE),
-                EpochCommitted: "on_committed_after_end",
+                EpochCommitted: "on_committed_after_end",  # calls that were under way at the end
                 PublishEnded: "on_published_after_end",
                 AcksRecorded: "on_recorded_after_end",
             },
@@ -271,6 +271,7 @@ class EpochProtocol(Machine[EpochPhase]):
         """
         self.now_ms = now_ms
         effects = super().handle(event)
+        # No publisher runs before the query or after the end.
         return effects if self.phase in (P.NEW, P.FINISHED) else self._with_early_sends(effects)
 
     def _with_early_sends(self, effects: list[Effect]) -> list[Effect]:
@@ -313,7 +314,7 @@ class EpochProtocol(Machine[EpochPhase]):
         So a source resolves its configured start (for example "latest") once: a restart continues from the same
         position.
         """
-        self._barrier_at_ms = self.now_ms
+        self._barrier_at_ms = self.now_ms  # the start positions have no barrier
         if not event.starts:
             return []
         self.cut.cursors |= event.starts
@@ -349,6 +350,7 @@ class EpochProtocol(Machine[EpochPhase]):
         if wait_ms == 0:
             return self._interval_over()
         self.postponed = event
+        # The same timer: rows that come first clear its number, which makes this one stale.
         return [] if wait_ms is None else [ArmTimer(math.ceil(wait_ms), event)]
 
     def _interval_over(self) -> list[Effect]:
@@ -410,6 +412,7 @@ class EpochProtocol(Machine[EpochPhase]):
         self._open = OpenEpoch(epoch, reason, tuple(self._requests))
         self._requests = []
         self.phase = P.ALIGNING
+        # The interval counts from barrier to barrier, so that a slow commit does not lengthen it.
         timers = [self._arm_timeout(self.limits.epoch_timeout_ms), self._arm_interval()]
         prefetched = self.cut.prefetched
         if epoch != prefetched.epoch:
@@ -440,6 +443,7 @@ class EpochProtocol(Machine[EpochPhase]):
 
     def _barrier_passed(self, epoch: Epoch) -> list[Effect]:
         """Close `epoch`, whose barrier was in the newest batch."""
+        # Read before `close`, which begins the content of the next epoch.
         idle, prefetched = self.cut.builder.idle, self.cut.prefetched
         if epoch == self.open_epoch:
             prefetched.over()
@@ -461,7 +465,7 @@ class EpochProtocol(Machine[EpochPhase]):
         opened = self._opened()
         self._ensure(self.phase is P.ALIGNING, "an epoch ends once")
         opened.missing = self.cut.missing_groups(ended)
-        if opened.missing:
+        if opened.missing:  # no later batch brings them: the timeout aborts the epoch
             return []
         # From here on an abort could contradict the log, so this phase has none.
         self.phase = P.COMMITTING
@@ -486,7 +490,7 @@ class EpochProtocol(Machine[EpochPhase]):
             raise self._invalid(event, f"the open epoch is {self.open_epoch}")
         opened, self._open = self._opened(), None
         self._timeout_timer = None
-        self._failed_in_a_row = 0
+        self._failed_in_a_row = 0  # only aborts without a commit in between are a loop
         consumed = self._committed(manifest)
         # A sink with a backlog publishes this epoch later, in the order of commit.
         idle_sinks = self.publication.append(opened.epoch)
@@ -502,6 +506,7 @@ class EpochProtocol(Machine[EpochPhase]):
         consumed = self.cut.committed(manifest)
         self.publication.committed(manifest, self.now_ms)
         self.last_committed = Epoch(manifest.epoch)
+        # Start positions are no progress: a job that fails behind them each time would restart for ever.
         self.progressed = self.progressed or manifest.reason != "initial"
         return consumed
 
@@ -552,12 +557,12 @@ class EpochProtocol(Machine[EpochPhase]):
         self.phase = P.PUBLISHING
         bound = self._arm_timeout(self.limits.publish_timeout_ms)
         publishes = self._publish(idle_sinks)
-        return self._finish_if_published() or [bound, *publishes]
+        return self._finish_if_published() or [bound, *publishes]  # at once if no sink may publish anything
 
     def on_publish_ended(self, event: PublishEnded) -> list[Effect]:
         """Record the result of a publish, and request the sink's next one."""
         # Step 9 of docs/design/epoch-in-nine-steps.md.
-        if isinstance(event.error, Fenced):
+        if isinstance(event.error, Fenced):  # the log or the sink has a newer incarnation
             return self._fenced(event.error)
         # The sink had the epoch before, and a newer incarnation exists: it may have published the epoch.
         if event.newest > self.incarnation:

@@ -98,6 +98,7 @@ class DeferredRows:
 
     def due_in_ms(self, now_ms: float) -> float | None:
         """Return the milliseconds until deferred rows are due: 0 if they are due now, None if there are none."""
+        # A whole result without rows is due as well: the sink is to become empty.
         sinks = [
             sink for sink, output in self.held.items() if (output.files or output.replaces) and sink in self._due_ms
         ]
@@ -106,8 +107,10 @@ class DeferredRows:
 
 
 def _joined(held: StagedOutput | None, own: StagedOutput) -> StagedOutput:
+    # A whole result supersedes the deferred rows before it.
     if held is None or own.replaces:
         return own
+    # An epoch without a batch has no whole result of its own, so a deferred one stays what it is.
     whole = {"files": (*held.files, *own.files), "rows": held.rows + own.rows, "replaces": held.replaces}
     return own.model_copy(update=whole)
 
@@ -181,6 +184,7 @@ def _has_more(asked: _Asked, epoch: int, files: Sequence[StagedFile]) -> bool:
     # After a failure the sink gets early sends again only once a publish has shown that it works.
     if asked.under_way or asked.rests:
         return False
+    # Until an epoch commits, files are only added at the end of its list, so their number says which ones are new.
     return len(files) > (asked.files if asked.epoch == epoch else 0)
 
 
@@ -297,6 +301,7 @@ class Publication:
         # The host reads the decision from the logs of all stages again and again; an older reading may arrive late.
         if self.released is None or epoch <= self.released:
             return []
+        # A sink whose oldest epoch was released before has a publish under way already.
         waiting = [sink for sink, epochs in self.unpublished.items() if epochs and not self.may_publish(epochs[0])]
         self.released = epoch
         return waiting
@@ -333,7 +338,9 @@ class Publication:
         """
         if not self.early.possible:
             return []
+        # Rows that an earlier run deferred come first, also if this run defers none.
         files = {sink: [*self.deferred.in_front(sink), *own] for sink, own in staged.items()}
+        # A sink with an unpublished epoch has that one's transaction to end first.
         return self.early.due(epoch, files, {sink for sink, epochs in self.unpublished.items() if epochs})
 
     # -- results -------------------------------------------------------------------------------------------------------
@@ -380,6 +387,7 @@ class Publication:
         newest: dict[str, int] = {}
         for epoch, manifest in self.manifests.items():
             for sink in manifest.outputs:
+                # Only the newest is named, since a sink publishes in order.
                 if epoch > max(self.acked.get(sink, 0), newest.get(sink, 0)):
                     newest[sink] = epoch
         return newest

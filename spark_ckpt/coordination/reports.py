@@ -100,6 +100,7 @@ def staged_file(body: Mapping[str, Any]) -> StagedFile:
 
 def place_of(report: Report) -> tuple[str, int, str]:
     """Return the part of a batch's work that a report is about: each attempt of a task reports it again."""
+    # A step's file and its counts are of one attempt, so the newest attempt of either counts for both.
     if report.step == "input":
         return report.step, report.partition, report.scope.removesuffix(FILE)
     return report.step, report.partition, report.scope
@@ -123,6 +124,7 @@ def action_parts_ms(reports: Sequence[Report]) -> dict[str, int]:
     if "began_ms" not in action or not tasks:
         return {}
     began, ended = _number(action, "began_ms"), _number(action, "ended_ms")
+    # Tasks read the clock of their own host, which may differ from the driver's.
     first = _within(began, ended, min(_number(task, "began_ms") for task in tasks))
     last = _within(first, ended, max(_number(task, "ended_ms") for task in tasks))
     snapshot = min(last - first, max(_number(task, "snapshot_ms") for task in tasks))

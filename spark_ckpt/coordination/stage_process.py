@@ -148,6 +148,7 @@ class StageProcess:
         self.every_ms = every_ms
         self.epoch = epoch
         self.index = index
+        # A stage that reads no edge has nothing to align: its clock leads.
         self.waits_for_inputs = protocol is Between.ALIGNED and reads
         self.asked = 0
         """Newest index for which an epoch was requested."""
@@ -199,6 +200,7 @@ class StageProcess:
         # A stage whose log was read before its newest row has a lower index: a decided line stays decided.
         self.decided = max(self.decided, min(indices))
         line = self.publishes_up_to
+        # Lines are decided in order, so no epoch before this one can be the first of a later line.
         self.served = {epoch: index for epoch, index in self.served.items() if epoch >= line}
 
     # -- what it says -------------------------------------------------------------------------------------------------
@@ -212,7 +214,7 @@ class StageProcess:
         index = self.next_index(now_ms)
         if index <= self.index:
             return None
-        if idle and self.epoch:
+        if idle and self.epoch:  # without an epoch there is none that could serve it
             return SayIndex(self.epoch, index)
         if self.asked > self.index:
             return None  # asked already: sinks that are behind may delay the epoch
@@ -231,6 +233,7 @@ class StageProcess:
 
     def lets_in(self, stamp: int) -> bool:
         """Return True if a segment with this stamp may come in now. A segment without a stamp has 0."""
+        # Rows with a later stamp come after a line that this program has not reached: its epoch comes first.
         return self.protocol is Between.INDEPENDENT or stamp <= self.index
 
     @property
@@ -246,6 +249,7 @@ class StageProcess:
         # Only a committed epoch counts: an open one may have been cut before the last rows came in.
         if reached > self.index and self.epoch:
             return SayIndex(self.epoch, reached)
+        # The line is served already, or its epoch is on its way.
         if arriving <= max(self.index, self.asked):
             return None
         self.asked = arriving

@@ -135,6 +135,7 @@ class Standby(Machine[StandbyPhase]):
         self._read_ms = event.local_ms
         if known is None or known.token != event.token:
             renewed = known is not None and self.lease_of == event.lease_of
+            # A release moves the token, too, and is no renewal.
             self.renewals += renewed and not event.free
             self.lease_of = event.lease_of
             self.watched = Watched(event.token, event.ttl_ms + self.margin_ms, event.local_ms)

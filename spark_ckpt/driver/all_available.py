@@ -75,6 +75,7 @@ class AllAvailable:
         newest = self._arrivals.newest
         if incarnation != self._incarnation:  # a later incarnation may end its first epoch with the last row's batch
             self._incarnation, self._first = incarnation, newest
+        # Requested already, and not committed yet.
         elif newest == self._asked:
             return Step.WAIT
         self._asked = newest

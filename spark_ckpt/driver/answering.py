@@ -23,7 +23,7 @@ def answer_within(wait_s: float, call: Callable[[], T]) -> T:
 
     def run() -> None:
         try:
-            answers.put((call(),))
+            answers.put((call(),))  # in a tuple: a call may return an exception, which is not raised
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
             answers.put(error)
 

@@ -31,7 +31,7 @@ Call = Callable[[], None]
 @dataclass(order=True, slots=True)
 class _Timer:
     due_s: float
-    item: Event | Call = field(compare=False)
+    item: Event | Call = field(compare=False)  # events have no order
 
 
 class CoordinatorLoop(threading.Thread):
@@ -121,4 +121,4 @@ class CoordinatorLoop(threading.Thread):
 
     def _fire_timers(self) -> None:
         while self._timers and self._timers[0].due_s <= time.monotonic():
-            self._take(heapq.heappop(self._timers).item)
+            self._take(heapq.heappop(self._timers).item)  # taken out first: the call may set a timer itself

@@ -226,7 +226,6 @@ class Effects:
             _log.info("job=%s the log is folded after another epoch: %s", self._plan.job, str(error) or "no answer")
 
     def _index_of_epoch(self) -> int:
-        """Return the index of an epoch that is committed now."""
         # Of the log's clock, like the lines of other programs: the index is a time.
         answers = self._stage.handle(EpochEnding(), self._plan.store.log.now_ms())
         return next(effect.index for effect in answers if isinstance(effect, StampEpoch))

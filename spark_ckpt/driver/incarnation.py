@@ -69,7 +69,7 @@ POLL_S = 0.1
 JOIN_S = 30.0
 _GIVE_UP_S = 5.0
 """Seconds for a publisher to abort its attempt."""
-_MOST_TOLD = 500
+_MOST_TOLD = 500  # characters of an error in the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class SparkIncarnation:
         return self._query.phases(batch) if self._query else None
 
     def _spark_state_after(self, state: CheckpointState, batch: int) -> SparkState:
-        """Capture the state of Spark's own operators after a batch, which Spark commits meanwhile."""
+        # Spark commits the batch meanwhile, so the capture waits for that, at most as long as an epoch may take.
         return state.after(batch, self._plan.config.timeout_ms, self._over.is_set)
 
     def _tell_phases(self, phases: Phases) -> None:
@@ -163,7 +163,7 @@ class SparkIncarnation:
         return self._protocol.publication.standing.sources
 
     def _publish_took(self, sink: str, epoch: int, parts_ms: Mapping[str, int]) -> None:
-        """Pass on the durations of a publish, on a publisher's thread."""
+        # On a publisher's thread: the durations belong to the coordinator's.
         self._loop.post(partial(self._effects.publish_took, sink, epoch, parts_ms))
 
     @property
@@ -292,9 +292,7 @@ class SparkIncarnation:
         self._loop.post(StandbyWaits(waits))
 
     def _missed_renewal(self, error: CkptError, missed_s: float) -> None:
-        """Report a missed renewal. It ends nothing, but an idle job would otherwise notice the outage only with its
-        next rows.
-        """
+        # It ends nothing. But an idle job would otherwise notice the outage only with its next rows.
         config = self._plan.config
         _log.warning("job=%s incarnation=%d the lease was not renewed: %s", self._plan.job, self.incarnation, error)
         event = OutageEvent(
@@ -325,7 +323,7 @@ class SparkIncarnation:
         # The first reason counts; later errors are mostly its consequences.
         if self._ending is None:
             self._ending = Ending(outcome, error, self._protocol.progressed)
-            self._over.set()
+            self._over.set()  # last: `watch` reads the ending once this is set
 
     def _fail(self, error: BaseException) -> None:
         """End the incarnation after a thread died of `error`."""
@@ -377,7 +375,7 @@ class SparkIncarnation:
         self._materializing.close()
         background = [each for each in (self._inputs, self._index) if each is not None]
         _join([self._materializing, self._watch, *background], deadline_s)
-        self._watch.disconnect()
+        self._watch.disconnect()  # after its thread: a check connects again
 
     def _leave(self, ending: Ending) -> None:
         """Record the last acknowledgements and the reason of the end; free the lease if the run ends as well."""
@@ -398,12 +396,9 @@ def _join(threads: Iterable[threading.Thread], deadline_s: float) -> None:
 
 
 def _in_short(ending: Ending) -> str:
-    """Return condition and first line of an error, for the log.
-
-    The rest of an error may contain data of rows, so it stays in the driver's log.
-    """
     error = ending.error
     if error is None:
         return ending.outcome.value
     told = f"[{error.condition}] {error.what}" if isinstance(error, CkptError) else type(error).__name__
+    # The rest of an error may contain data of rows, so it stays in the driver's log.
     return told.partition("\n")[0][:_MOST_TOLD]

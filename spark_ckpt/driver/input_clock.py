@@ -89,6 +89,7 @@ class InputClock(threading.Thread):
 
     def batch_begins(self, batch: int) -> None:
         """Set the clock of the tasks of a batch. Call it on the query's own thread."""
+        # The oldest: rows that were read then have passed every edge by now.
         self._of_batches.append(self._read_ms)
         read_ms = self._of_batches[0]
         if read_ms and self._first_batch is None:

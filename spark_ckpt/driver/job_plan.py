@@ -110,6 +110,7 @@ class JobPlan:
     @property
     def cache(self) -> Path:
         """Folder for local levels of state, on every host."""
+        # By the id of the store, since several jobs of a host may have one name.
         return (self.config.local_dir or Path(tempfile.gettempdir())) / f"spark-ckpt-{self.store.id}"
 
     def key_groups(self, base: Manifest) -> dict[str, int]:
@@ -138,6 +139,7 @@ class JobPlan:
 
         It is disposable, on a file system that driver and executors share.
         """
+        # A fresh one for each: the offsets of an earlier incarnation may be of no epoch.
         return self.run_folder().child(str(incarnation), "stage")
 
     def run_folder(self) -> Location:
@@ -206,6 +208,7 @@ class JobPlan:
         plan, staged = self.stage_plans[sink], self.store.staged(sink).location
         binding = next(each for each in self.bindings if each.name == sink)
         every_ms, early = _publish_every_ms(binding, self.config), _takes_early(binding, self.config)
+        # Never the sink of rejected records: it keeps those of all batches.
         replaces = any(complete_node(each.node) is not None for each in _results([binding]))
         # A transaction would stay open until other stages have decided.
         early = early and not self.between.decides_lines
@@ -308,7 +311,7 @@ class JobPlan:
 
 
 def _lacks(base: Manifest) -> str:
-    """Return the verb of the message: a job without a run never had the name, so it has not lost it."""
+    # A job without a run never had the name, so it has not lost it.
     return "has not" if base.reason == "adopt" else "no longer has"
 
 
@@ -330,19 +333,18 @@ def _shape_of(node: OperatorNode, key_groups: int) -> OperatorShape:
 
 def _limits(config: JobConfig) -> Limits:
     return Limits(
-        interval_ms=max(1, config.interval_ms),
+        interval_ms=max(1, config.interval_ms),  # 0: every batch ends an epoch
         standby_interval_ms=config.standby_interval_ms,
         epoch_timeout_ms=max(1, config.timeout_ms),
         store_timeout_ms=max(1, config.timeout_ms),
         publish_timeout_ms=max(1, config.publish_timeout_ms),
         max_failed_epochs=config.max_failed_epochs,
         max_unpublished=config.max_unpublished,
-        max_publish_attempts=max(1, config.publish_timeout_ms // 1000),
+        max_publish_attempts=max(1, config.publish_timeout_ms // 1000),  # one per second, as `Limits.retry_ms` pauses
     )
 
 
 def _takes_early(binding: SinkBinding, config: JobConfig) -> bool:
-    """Return true if the job enables early sends and the sink supports them."""
     return config.send_early and isinstance(binding.sink, SendsEarly) and binding.sink.sends_early
 
 
@@ -374,6 +376,7 @@ def planned(
     ends = _ends(bindings, edges)
     operators = operators_of(*ends)
     sources = sources_of(*ends)
+    # Before the check of the start, which asks the sources about the input that they remember there.
     remember_in(store, sources)
     parallelism = spark.sparkContext.defaultParallelism
     found = identities.found(spark, sources, bindings)

@@ -96,6 +96,7 @@ class Lanes:
             ask_identity=None if known else lambda: parts_of(binding.sink, plan.spark),
             measured=self._measured,
             opens_at_once=plan.place(binding.name).is_sent_early,
+            # A driver that was paused in such a publish could still end it: the sink knows of no newer incarnation.
             fences=binding.name in self._dropped,
         )
 

@@ -14,7 +14,7 @@ from spark_ckpt.coordination.edges import UNBOUNDED, Bound
 from spark_ckpt.driver.query.batch_phases import Phases
 from spark_ckpt.events.listener import OutageEvent
 
-_KEPT = 100
+_KEPT = 100  # as many as Spark's `recentProgress`
 
 
 @dataclass(slots=True)
@@ -88,6 +88,7 @@ class Progress:
             # From the newest: Spark's phases come some 50 ms after the batch.
             for at in range(len(self._records) - 1, -1, -1):
                 record = self._records[at]
+                # Batch numbers of an earlier incarnation return in a later one.
                 if (record["incarnation"], record["batchId"]) == (incarnation, phases.batch):
                     self._records[at] = _with_phases(record, phases)
                     return dict(self._records[at])
@@ -100,7 +101,7 @@ class Progress:
 
     def lag_is(self, rows: Mapping[str, int]) -> None:
         """Record the sources' lag."""
-        self._lag = dict(rows)
+        self._lag = dict(rows)  # replaced as a whole, so `lag` reads it without the lock
 
     def epoch_took(self, parts_ms: Mapping[str, int]) -> None:
         """Record the durations of the newest epoch's parts: until its barrier was in a batch, that batch, the commit."""
@@ -153,7 +154,7 @@ class Progress:
 
 
 def _with_phases(record: Mapping[str, Json], phases: Phases) -> dict[str, Json]:
-    """Return a new record, because other threads hold parts of the old one."""
+    # A new record, because other threads hold parts of the old one.
     ours = record["durationMs"]
     took_ms: dict[str, Json] = {**phases.took_ms, **(ours if isinstance(ours, Mapping) else {})}
     return {

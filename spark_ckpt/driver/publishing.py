@@ -119,6 +119,7 @@ class SinkLane(threading.Thread):
         self._asked.put((what, time.monotonic()))
 
     def _publish(self, output: EpochOutput, asked_s: float) -> None:
+        # A publish that was requested during an early send has waited for its end.
         waited_ms = round((self._ahead_until_s - asked_s) * 1000)
         self._report(self._attempt(output, {"early": waited_ms} if waited_ms > 0 else {}))
         # The first epoch of this incarnation is visible, so all earlier ones are.
@@ -150,12 +151,9 @@ class SinkLane(threading.Thread):
         self._report(ended)
 
     def _sent(self, staged: StagedEarly) -> EarlySendEnded:
-        """Make one early send.
-
-        While a publisher is open the log is not read: a commit may be in progress there, and the sink fences a zombie
-        itself.
-        """
         try:
+            # While a publisher is open the log is not read: a commit may be in progress there, and the sink fences a
+            # zombie itself.
             publisher = _early_of(self._opened())
             # Set before the call: a send that fails half way has left rows in the transaction.
             self._early = True
@@ -171,10 +169,10 @@ class SinkLane(threading.Thread):
         return EarlySendEnded(self.sink, staged.epoch, error=error)
 
     def _drop_early_send(self) -> None:
-        """Roll back early sends, best effort: the next publisher of this sink rolls them back anyway."""
         dropped, self._early = self._early, False
         if not dropped or not isinstance(self._publisher, EarlyPublisher):
             return
+        # Best effort: the next publisher of this sink rolls them back anyway.
         try:
             self._publisher.drop_early_send()
         except Exception as error:  # noqa: BLE001 - the publisher is replaced, as after every failure

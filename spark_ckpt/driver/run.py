@@ -179,10 +179,8 @@ class Run:
         return ended
 
     def _waited(self, deadline_s: float | None) -> bool:
-        """Wait in slices, so that Python's signal handler runs on the main thread.
-
-        A signal that the system delivers to another thread does not end the main thread's wait.
-        """
+        # In slices, since Python runs its signal handler on the main thread: a signal that the system delivers to
+        # another thread does not end the main thread's wait.
         while True:
             left_s = _SLICE_S if deadline_s is None else min(_SLICE_S, deadline_s - time.monotonic())
             if self._done.wait(max(0.0, left_s)):
@@ -300,10 +298,7 @@ class Run:
         )
 
     def _end_with_program(self) -> None:
-        """End the run when the program ends without waiting: like a kill, without a final epoch, but in order.
-
-        A thread that returned from Spark or the store during Python's shutdown would crash it.
-        """
+        # Like a kill, but in order: a thread that returns from Spark or the store during Python's shutdown crashes it.
         # A third for the query, a third for the publishers, the rest to free the lease.
         self._supervisor.abandon(_EXIT_S / 3)
         self._done.wait(_EXIT_S)

@@ -104,7 +104,7 @@ class SourceWatch(threading.Thread):
                     self._over.wait(pause_s)
                 return self._answer()
             finally:
-                self._asked_s = time.monotonic()
+                self._asked_s = time.monotonic()  # also after an error: no source is asked more often
 
     def _answer(self) -> dict[str, dict[str, str]]:
         now = {name: parts_of(source, self._spark) for name, source in self._sources.items()}

@@ -96,7 +96,7 @@ class Supervisor:
 
     def abandon(self, close_within_s: float) -> None:
         """End now, without a final epoch. Open resources get `close_within_s` to close, then they are left open."""
-        self._close_within_s = close_within_s
+        self._close_within_s = close_within_s  # before the flag that says it is set
         self._abandoned.set()
         self._stopping.set()
         self._wake.set()
@@ -161,9 +161,9 @@ class Supervisor:
         return None if ending.error is None else _as_error(ending)
 
     def _release_lease(self) -> None:
-        """Free the lease, unless another driver has it. If the store is unavailable, the lease has to expire."""
         log = self._plan.store.log
         if log.own_incarnation is not None:
+            # If the store is unavailable, the lease has to expire.
             with suppress(CkptError):
                 log.release(log.own_incarnation)
 
@@ -182,8 +182,8 @@ class Supervisor:
             Announcer(job, incarnation, self._listeners).outage(event)
 
     def _wait(self, pause_s: float) -> None:
-        """Pause. A stop ends only the current pause: the run tries at once, and later at the usual pace."""
         self._wake.wait(pause_s)
+        # A stop ends only the current pause: the run tries at once, and later at the usual pace.
         self._wake.clear()
 
     def _reason(self, error: CkptError) -> CkptError:

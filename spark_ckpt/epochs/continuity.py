@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+# The range of a SHA-256: so a sum has the form of a seal, 64 hexadecimal digits.
 _MODULUS = 1 << 256
 
 
@@ -62,6 +63,7 @@ def missing(rows: Sequence[Vouching], version: int) -> str:
     after = max((row.seq for row in rows if row.kind == "folded"), default=rows[0].seq)
     there = {row.seq for row in rows}
     gone = [seq for seq in range(after + 1, version + 1) if seq not in there]
+    # Every number is there and only the sum differs; before a fold gaps are normal, so no row can be named.
     if not gone:
         return f"rows before row {after} of the epoch log are missing, doubled or altered"
     named = f"row {gone[0]} of the epoch log is" if len(gone) == 1 else f"rows {_spans(gone)} of the epoch log are"

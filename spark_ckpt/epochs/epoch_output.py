@@ -61,8 +61,9 @@ def epoch_output(
         acked=Epoch(previous),
         dropped=tuple(Epoch(each) for each in point.dropped.get(sink, ())),
         newest=Epoch(newest),
-        decision=manifest.attempt,
+        decision=manifest.attempt,  # tells this epoch from one that a log which was lost has committed under its number
         begun_after=None if begun_after is None else Epoch(begun_after),
+        # Only epochs that were unpublished at the start have any: later ids are above all others.
         diverged=tuple(Epoch(each) for each in point.diverged.get(manifest.epoch, ())),
         rows_before=standing.rows_before(sink, manifest),
         replaces=staged is not None and staged.replaces,

@@ -41,6 +41,7 @@ def statuses(
             late = not driver_runs or now_ms - brief.created_ms > log_state.lease_ms
             found[brief.epoch] = UNPUBLISHED if late else PUBLISHING
         else:
+            # The log counts no deferred epoch as unpublished: its sink has the rows once it acknowledged a later one.
             waits = any(brief.epoch > log_state.acked.get(sink, 0) for sink in brief.holds)
             found[brief.epoch] = (DEFERRED if driver_runs else UNPUBLISHED) if waits else PUBLISHED
     return found

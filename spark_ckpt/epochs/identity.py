@@ -93,7 +93,7 @@ class Standing:
         none.
         """
         before = manifest.rows_before.get(sink, 0)
-        return 0 if self.is_before(sink, before) else before
+        return 0 if self.is_before(sink, before) else before  # the replaced endpoint has those rows
 
     def is_before(self, sink: str, epoch: int) -> bool:
         """Return True if the epoch was committed before this endpoint replaced another one.
@@ -109,6 +109,7 @@ class Standing:
 
     def is_complete(self, sink: str) -> bool:
         """Return True if every part of the sink's identity is known."""
+        # A part is empty until the first publish has made the table or topic.
         return all(self.sinks[sink].parts.values()) if sink in self.sinks else True
 
     def with_sources(self, sources: Mapping[str, Parts]) -> Standing:
@@ -186,6 +187,7 @@ def reconciled(
     Raises `IdentityChanged` for a change that is unconfirmed or impossible now. Raises `ConfigInvalid` for a
     confirmation of a name that the job does not have.
     """
+    # First, so that a misspelt confirmation does not look like an unconfirmed change.
     _check_names(found, confirmed)
     known_sinks = {name: identity.parts for name, identity in known.sinks.items()}
     sources = _changes("source", known.sources, found.sources)
@@ -216,6 +218,7 @@ def reconciled(
             name: _merged(_kept(known.sources, name, sources), parts) for name, parts in found.sources.items() if parts
         },
         sinks=_sinks(known.sinks, found.sinks, replaced, last),
+        # A confirmed source that has not changed keeps its cursor: read from its start, its rows would come twice.
         fresh=frozenset(name for name in sources if name in confirmed.new_sources),
         unneeded=_unneeded(confirmed, sources, {*sinks, *replaced}),
     )
@@ -440,6 +443,7 @@ def _refused(
 def _correction(changes: Sequence[_IdentityChange], known: Mapping[str, Mapping[str, Parts]]) -> str:
     for each in changes:
         for other, parts in known[each.kind].items():
+            # The endpoint is recorded under another name: a rename cures it, and no position is lost.
             if other != each.name and parts and not differing(parts, each.found):
                 return f"{each.kind} '{each.name}' is now what '{other}' was: give each its old name back"
     return f"correct the {changes[0].kind}" + ("s" if len(changes) > 1 else "")

@@ -76,6 +76,7 @@ class Program:
 
     def serving(self, number: int) -> CutEpoch | None:
         """Return the first epoch that serves index `number`, None if it is deleted or does not exist yet."""
+        # An epoch serves the indices above its base's, up to its own: at most one epoch of a branch serves a number.
         return next((each for each in self.epochs if each.after < number <= each.index), None)
 
 
@@ -118,10 +119,12 @@ def lines(programs: Programs, most: int) -> list[Line]:
     """Return up to `most` consistent lines, newest first; every line is older than the one before in one program at
     least, and newer in none. Named lines are among them.
     """
+    # Named lines last: of two lines with the same epochs, the one with a name stays.
     found = {tuple(each.epochs.items()): each for each in (*_chain(programs, most), *_named_lines(programs))}
     moment = {name: {each.epoch: each.created_ms for each in program.epochs} for name, program in programs.items()}
 
     def age(line: Line) -> tuple[int, ...]:
+        # The newest first, by the sum of its times; the numbers decide between equal ones.
         return (-sum(moment[name][epoch] for name, epoch in line.epochs.items()), *(-e for e in line.epochs.values()))
 
     return sorted(found.values(), key=age)[:most]
@@ -199,6 +202,7 @@ def exactly(programs: Programs, epochs: Mapping[str, int]) -> Line:
             f"{without} of program '{wrong[0]}' is given",
             hint=f"give an epoch of each program, and their stores: {', '.join(sorted(programs))}",
         )
+    # The greatest line within these epochs consists of them, if they are a line at all.
     line = greatest(programs, epochs)
     if line.epochs != dict(epochs):
         raise EpochNotFound(
@@ -245,6 +249,7 @@ def _search(programs: Programs, limits: Limits) -> RecoveryLine:
         ]
         for name, program in programs.items()
     }
+    # Rows that are deleted and unread are lost, unless their sender goes back and sends them again.
     lost = {
         _channel(name, source): range(1, each.deleted + 1)
         for name, program in programs.items()
@@ -254,6 +259,7 @@ def _search(programs: Programs, limits: Limits) -> RecoveryLine:
 
 
 def _candidate(name: str, taken: CutEpoch, channels: Mapping[ChannelId, tuple[ProcessId, ProcessId]]) -> Candidate:
+    # One message per epoch: its rows become readable together, by the commit.
     sent = {channel: taken.epoch for channel, (sender, _) in channels.items() if sender == name}
     received = {_channel(name, source): epoch for source, epoch in taken.read.items()}
     return Candidate(taken.epoch, sent, {channel: received[channel] for channel in received if channel in channels})
@@ -280,6 +286,7 @@ def _chain(programs: Programs, most: int) -> Iterator[Line]:
         }
         if not older:
             return
+        # The youngest epoch of any program, so that the lines step back in time and not program by program.
         youngest = max(older, key=lambda name: (programs[name].at(limits[name]).created_ms, name))
         limits[youngest] = older[youngest] or 0
 
@@ -293,6 +300,7 @@ def _named_lines(programs: Programs) -> Iterator[Line]:
         if any(program.serving(number) is None for program in programs.values()):
             continue
         try:
+            # No endless recursion: `named` lists the lines only if a program lacks this one.
             line = named(programs, number)
         except EpochNotFound:
             continue

@@ -125,6 +125,7 @@ class LogState:
     @property
     def is_free(self) -> bool:
         """True if the lease was never acquired, or if the last holder released it."""
+        # Only a release writes 0: a late renewal can extend a lease that has expired, but none that is free.
         return self.holder is None or self.lease_expires_ms == 0
 
     @property
@@ -145,7 +146,7 @@ class LogState:
     @property
     def handover_asked(self) -> bool:
         """True if the newest incarnation was requested to hand over to a standby."""
-        return self.handover_of == self.incarnation > 0
+        return self.handover_of == self.incarnation > 0  # both are 0 before the first incarnation
 
     @property
     def epochs(self) -> list[EpochBrief]:
@@ -187,6 +188,7 @@ class LogState:
             if brief.epoch > epoch:
                 # In order of ids: a base is classified before the epochs that extend it.
                 (above if self.parent(brief) in above else others).add(brief.epoch)
+        # A lost id on this branch descends from `epoch`; one of unknown origin (0) counts as diverged.
         return sorted(others | {each for each, on in self.lost.items() if each > epoch and on not in above})
 
     def unacked(self, sink: str) -> list[int]:
@@ -201,6 +203,7 @@ class LogState:
         These are the epochs of the current branch, and those above all that the sink has acknowledged.
         """
         current, known = {brief.epoch for brief in self.lineage()}, self.acked.get(sink, 0)
+        # An older epoch of another branch can no longer be published: the sink's marker has passed it.
         return [epoch for epoch in self.unacked(sink) if epoch > known or epoch in current]
 
     @property
@@ -215,6 +218,7 @@ class LogState:
         """Return a sentence about epochs or incarnations that the log refers to but does not have; empty for a whole
         log.
         """
+        # A sink acknowledges committed epochs only, so a higher number means that the log has lost rows.
         for sink, epoch in self.acked.items():
             if epoch > self.last:
                 return f"the epoch log says that sink {sink} has epoch {epoch}, but its newest epoch is {self.last}"
@@ -237,6 +241,7 @@ def folded(log_state: LogState, records: Sequence[tuple[At, AnyRecord]]) -> LogS
             log_state = FOLDS[type(record)](log_state, record, at)
         return log_state
     by_id = dict(log_state.by_id)  # one copy for all rows: a copy for each of ten thousand epochs would take seconds
+    # Shares `by_id`: to apply a row of an epoch adds the epoch there.
     unpublished = UnpublishedEpochs(by_id, log_state.unpublished, log_state.latest, log_state.ancestors)
     epochs_of = log_state.epochs_of
     # A start folds every row of the log: one `replace` for the epochs of an incarnation, not one for each.
@@ -251,6 +256,7 @@ def folded(log_state: LogState, records: Sequence[tuple[At, AnyRecord]]) -> LogS
             epochs_of = max(epochs_of, newest.incarnation)
         else:
             log_state = FOLDS[type(newest)](log_state, newest, at)
+        # Here, since FOLDS get no access to the one copy of the epochs that may change.
         if isinstance(newest, IndexSaid):
             _say_index(by_id, newest)
     return replace(log_state, by_id=by_id, unpublished=unpublished.by_sink(), epochs_of=epochs_of)
@@ -292,7 +298,7 @@ def _incarnation(log_state: LogState, record: IncarnationRecord, at: At) -> LogS
         lease_token=at.seq,
         renewed_ms=at.time_ms,
         base=record.base,
-        latest=record.base,
+        latest=record.base,  # the branch continues from here
         incarnations=(*log_state.incarnations, _begun(record, at.time_ms)),
     )
 
@@ -344,7 +350,7 @@ def _handover_asked(log_state: LogState, record: HandoverAsked, at: At) -> LogSt
 
 
 def _maintenance_leased(log_state: LogState, record: MaintenanceLeased, at: At) -> LogState:
-    return replace(log_state, maintenance=MaintenanceEntry(at.seq, at.time_ms, record))
+    return replace(log_state, maintenance=MaintenanceEntry(at.seq, at.time_ms, record))  # the row's number is the token
 
 
 def _maintenance_ended(log_state: LogState, record: MaintenanceEnded, at: At) -> LogState:
@@ -381,6 +387,7 @@ def _savepoint_dropped(log_state: LogState, record: SavepointDropped, at: At) ->
 
 def _folded(log_state: LogState, record: Folded, at: At) -> LogState:
     acks = [SinkAck(sink=sink, epoch=epoch) for sink, epoch in record.acked.items()]
+    # The rows with the highest id and with the newest acknowledgements may be among the dropped ones.
     following = replace(_acked(log_state, acks), last=max(log_state.last, record.last))
     return following if record.ancestors is None else replace(following, ancestors=record.ancestors)
 
@@ -390,7 +397,7 @@ def _loss_accepted(log_state: LogState, record: LossAccepted, at: At) -> LogStat
         log_state,
         # Sinks may have the lost ids, so they are not assigned again either.
         last=max(log_state.last, record.epoch),
-        incarnation=max(log_state.incarnation, record.incarnation),
+        incarnation=max(log_state.incarnation, record.incarnation),  # a number given again would pass the sinks' fences
         lost={**log_state.lost, **dict.fromkeys(range(record.after + 1, record.epoch + 1), record.on)},
     )
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 from spark_ckpt.errors import ConfigInvalid
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+# "" stands for a leading, a trailing or a double slash.
 _NO_FOLDERS = frozenset({"", ".", ".."})
 
 

@@ -30,10 +30,12 @@ def standing(log_state: LogState, position: Position, rows_before: Callable[[int
     nearest = _nearest(log_state, position)
     if _left(nearest, position):
         return Standing.UNDONE
+    # The log still has the position's epoch, or has no epoch yet.
     if nearest is None or nearest.epoch <= position.epoch:
         return Standing.CURRENT
     # The log has forgotten the position's epoch. The oldest kept one knows which epoch had rows before it.
     before = rows_before(nearest.epoch)
+    # The branch has no rows at the position's number: a restore has left its epoch.
     if before < position.epoch:
         return Standing.UNDONE
     return Standing.CURRENT if before == position.epoch and position.whole else Standing.GONE
@@ -42,6 +44,7 @@ def standing(log_state: LogState, position: Position, rows_before: Callable[[int
 def unread(log_state: LogState, edge: str, position: Position) -> list[EpochBrief]:
     """Return the epochs that may have rows for `edge` after a current position, oldest first."""
     first = position.epoch + 1 if position.whole else position.epoch
+    # Newest first, so that the walk ends at the position and not at the oldest epoch.
     newer = takewhile(lambda brief: brief.epoch >= first, log_state.lineage())
     return [brief for brief in newer if edge in brief.sinks][::-1]
 
@@ -72,7 +75,7 @@ def held_epochs(log_state: LogState, newest_rows: Mapping[str, int], since_ms: i
     - `since_ms`: no epoch committed before is kept for them, ms since 1970 UTC.
     """
     firsts = [held_from(log_state, entry, newest_rows, since_ms) for entry in log_state.readers.values()]
-    oldest = min(filter(None, firsts), default=None)
+    oldest = min(filter(None, firsts), default=None)  # 0: a reader that needs none
     return {brief.epoch for brief in log_state.lineage() if oldest is not None and brief.epoch >= oldest}
 
 
@@ -82,8 +85,10 @@ def held_from(log_state: LogState, entry: ReaderEntry, newest_rows: Mapping[str,
     # Such a reader needs no epoch, and the log may forget the one of its position: `rows_before` of a later epoch still
     # names it.
     nothing_new = position.whole and newest_rows.get(edge, 0) <= position.epoch
+    # A reader of undone rows has to restore first: until then no later epoch is of use to it.
     if nothing_new or _left(_nearest(log_state, position), position):
         return 0
+    # An epoch past its age is no longer kept for the reader, the younger ones still are.
     young = (brief.epoch for brief in unread(log_state, edge, position) if brief.created_ms > since_ms)
     return next(young, 0)
 
@@ -91,7 +96,7 @@ def held_from(log_state: LogState, entry: ReaderEntry, newest_rows: Mapping[str,
 def _nearest(log_state: LogState, position: Position) -> EpochBrief | None:
     """Return the newest kept epoch of the current branch that is not after the position, else the oldest one."""
     brief = None
-    for brief in log_state.lineage():
+    for brief in log_state.lineage():  # newest first: most readers are near the end
         if brief.epoch <= position.epoch:
             break
     return brief
@@ -100,7 +105,7 @@ def _nearest(log_state: LogState, position: Position) -> EpochBrief | None:
 def _left(nearest: EpochBrief | None, position: Position) -> bool:
     """Return True if the sender's current branch is known not to have the position's epoch."""
     if nearest is None:
-        return position.epoch > 0
+        return position.epoch > 0  # rows of an epoch were read, and the branch has none
     return nearest.epoch <= position.epoch and not _is_of(position, nearest)
 
 

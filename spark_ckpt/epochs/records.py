@@ -196,6 +196,7 @@ class EdgeCut(Record):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
+        # A restart emits exactly these segments again: a difference in the count is rows lost or doubled.
         rows = sum(file.rows for file in self.files)
         if self.consumed + rows != self.produced:
             raise ValueError(
@@ -318,6 +319,7 @@ class Manifest(Record):
     @property
     def rows_so_far(self) -> dict[str, int]:
         """`rows_before` of an epoch that extends this one."""
+        # Held rows count for the epoch that publishes them.
         own = {sink: self.epoch for sink, output in self.outputs.items() if output.files}
         return {**self.rows_before, **own}
 
@@ -391,6 +393,7 @@ class EpochBrief(Entry):
     @classmethod
     def of(cls, manifest: Manifest, lease_expires_ms: int, index: int = 0, after: int = 0) -> EpochBrief:
         """Return the brief of a manifest whose commit renews the lease until `lease_expires_ms` (ms since 1970 UTC)."""
+        # By name: a field that both have means the same in both.
         shared = {name: getattr(manifest, name) for name in cls.model_fields if name in Manifest.model_fields}
         state_bytes = sum(file.size_bytes for each in manifest.operators.values() for file in each.files)
         state_bytes += manifest.spark_state.state_bytes if manifest.spark_state else 0

@@ -105,8 +105,8 @@ def plan(
         restored_from=choice.restored_from,
         epoch=base.epoch,
         created_ms=base.created_ms,
-        incarnation=log_state.incarnation + 1,
-        next_epoch=log_state.last + 1,
+        incarnation=log_state.incarnation + 1,  # unless another driver begins first
+        next_epoch=log_state.last + 1,  # no branch gets a number again
         latest=log_state.latest,
         cursors=base.cursors,
         watermark_ms=base.watermark_ms,
@@ -136,12 +136,15 @@ def behind(log_state: LogState, base: int) -> tuple[list[EpochBrief], bool]:
     # Oldest first, so that the root of an ancestor is known: the newest kept ancestor up to `base`, and if epochs
     # between the two were dropped.
     for brief in log_state.epochs:
+        # Numbers grow along a branch, so no descendant is at or below its ancestor.
         if brief.epoch <= base:
             continue
         above = log_state.parent(brief)
         root, gap = roots.get(above, (above, False))
+        # Its base was dropped, and other descendants may have been with it.
         gap = gap or not (brief.base in roots or brief.base in (0, base))
         roots[brief.epoch] = root, gap
+        # A root above `base` is an ancestor that the log has dropped: it may descend from `base`.
         if root >= base:
             found.append(brief)
             complete = complete and not gap

@@ -205,6 +205,7 @@ def _changed_sources(epoch: int, back: int, read: Read) -> list[str]:
 
 
 def _refuse_unadopted(log_state: LogState) -> None:
+    # With an epoch the adoption is over, also if its command died before it freed the lease.
     if not log_state.last and log_state.holder is not None and log_state.holder.name == ADOPTING:
         raise EpochNotFound(
             "a plain query was being adopted into this store, and that was not finished: the job would begin without it",
@@ -222,6 +223,7 @@ def checked(
     get them.
     """
     base = _base(log_state, epoch, read)
+    # One sink is enough for the refusal; the advised epoch has no such gap at any.
     for sink, numbers in out_of_turn(log_state, epoch, read).items():
         back = newest_whole(log_state, numbers[0], read, whole or verify)
         raise _unpublishable(log_state, epoch, sink, numbers, back)
@@ -321,13 +323,14 @@ def whole_epochs(log_state: LogState, newest: int, read: Read, verify: Verify) -
     Each is verified when it is requested.
     """
     for older in [brief.epoch for brief in log_state.ancestry(newest)]:
-        with suppress(EpochDamaged):
+        with suppress(EpochDamaged):  # damaged: an older one may be whole
             # Advice must lead to an epoch that a start accepts, so it runs the same checks.
             if not out_of_turn(log_state, older, read):
                 yield _verified_choice(log_state, _base(log_state, older, read), "", read, verify)
 
 
 def _verified(manifests: dict[int, Manifest], epoch: int, read: Read, verify: Verify) -> Manifest:
+    # Several sinks may lack the same epoch: its files are verified once.
     if epoch not in manifests:
         manifest = read(epoch)
         # Only the outputs of an earlier epoch are needed. Its state may be damaged without harm.

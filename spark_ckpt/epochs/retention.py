@@ -20,6 +20,7 @@ from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.readers import held_epochs
 from spark_ckpt.epochs.records import EpochBrief, Manifest
 
+# Names are `i<incarnation>-...`, or `<prefix>-i<incarnation>-...` with the prefix of a sink.
 _INCARNATION = re.compile(r"(?:^|-)i(\d+)-")
 
 
@@ -78,6 +79,7 @@ def kept_epochs(
     A kept epoch also keeps its ancestors, down to the oldest one that a sink has not acknowledged. A job that continues
     from it must know them.
     """
+    # By number, so that a branch that a restore has just left can be restored for a while.
     by_number = sorted(log_state.by_id)[-policy.keep_last :]
     # After a restore the newest ids belong to the branch that was left, and would push the current one out.
     lineage = [brief.epoch for brief in log_state.lineage()][: policy.keep_last]
@@ -130,6 +132,7 @@ def thinned(lineage: Iterable[EpochBrief], until_ms: int, now_ms: int) -> set[in
             recent.append(brief.epoch)
         # Also within the last hour: the first of the hour that has begun must outlive it.
         for part_ms in (_MINUTE_MS, _HOUR_MS) if age_ms <= _HOUR_MS else (_HOUR_MS,):
+            # Newest first, so the oldest epoch of a minute or hour is written last, and stays.
             if (part := _part_begun(brief, part_ms)) is not None:
                 first[part_ms, part] = brief.epoch
     return {*recent[:MOST_RECENT], *first.values()}
@@ -140,6 +143,7 @@ def _part_begun(brief: EpochBrief, part_ms: int) -> int | None:
     if not brief.index:
         return brief.created_ms // part_ms
     part = 1000 * brief.index // part_ms
+    # Otherwise an epoch before it serves the line at that moment.
     return part if 1000 * brief.after < part * part_ms else None
 
 
@@ -168,6 +172,7 @@ def state_files(manifests: Iterable[Manifest], operator: str) -> set[str]:
 def staged_files(manifests: Iterable[Manifest], sink: str) -> set[str]:
     """Return the paths of one sink's files in the store that the manifests need, to publish or deferred."""
     outputs = [each[sink] for manifest in manifests for each in (manifest.outputs, manifest.held) if sink in each]
+    # Files at a root of their own lie in the sink's folder: its publisher removes those of older incarnations.
     return {file.path for output in outputs if not output.root for file in output.files}
 
 

@@ -58,6 +58,7 @@ def lacking_after(found: Iterable[Behind], log_state: LogState, read: Read) -> d
     # Epochs before a replacement are no rows of this endpoint. Counted as lost, they would be due to it, and no start could
     # publish them.
     after = {each.sink: max(each.has, now[each.sink].after if each.sink in now else 0) for each in late}
+    # If it has acknowledged no more than it has, the log counts nothing as published that it lacks.
     return {sink: epoch for sink, epoch in after.items() if epoch < log_state.acked.get(sink, 0)}
 
 

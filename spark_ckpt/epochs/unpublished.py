@@ -69,7 +69,7 @@ class UnpublishedEpochs:
                 self._latest = record.epoch
                 for sink in record.sinks:
                     self._by_sink.setdefault(sink, set()).add(record.epoch)
-                self._acked(record.acks)
+                self._acked(record.acks)  # of earlier epochs: a manifest is written before its own rows are published
             case IncarnationRecord():
                 self._latest = record.base
                 self._acked(record.acks)
@@ -80,7 +80,7 @@ class UnpublishedEpochs:
             case LossAccepted():
                 self._withdraw_other_branches()
             case Folded(owed=left, last=last, ancestors=ancestors):
-                self._ancestors = self._ancestors if ancestors is None else ancestors
+                self._ancestors = self._ancestors if ancestors is None else ancestors  # None: no epoch was dropped
                 self._left(left, last)
 
     def withdraw(self, sinks: Mapping[str, int]) -> None:
@@ -106,7 +106,7 @@ class UnpublishedEpochs:
         Before the operator accepts a loss, sinks are rolled back to the newest epoch. They may have lost their epochs
         of other branches.
         """
-        stays = {brief.epoch for brief in lineage(self._epochs, self._latest, self._ancestors)}
+        stays = {brief.epoch for brief in lineage(self._epochs, self._latest, self._ancestors)}  # across gaps
         for brief in self._epochs.values():
             for sink in brief.sinks if brief.epoch not in stays else ():
                 self._by_sink.setdefault(sink, set()).add(brief.epoch)

@@ -98,7 +98,7 @@ def with_recovery_advice(
     restore, from `epochs.ways_back`; None if the log could not be read. `unanswered`: per sink, the newest committed
     epoch that it may have as well.
     """
-    base = manifest.base if back is None else back
+    base = manifest.base if back is None else back  # without the log: the epoch before, unchecked
     lasting = isinstance(error, RowsRefused | IdentityChanged)
     if not lasting and not (isinstance(error, EpochDamaged) and error.damaged_file):
         return error

@@ -83,9 +83,10 @@ def check_edges(
             )
 
 
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(r"\w+")  # DDL takes such names without backticks
 
 
+# nodes are compared by identity (eq=False): two equal operations are two places of the graph
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceNode:
     """A named input; `schema` is that of the connector's rows, with the reject column if there is one."""
@@ -309,7 +310,9 @@ def ends_of(bindings: Sequence[SinkBinding | EdgeBinding]) -> tuple[Node, ...]:
     Streams that split after an operator come first. Raises as `parting_of`.
     """
     sunk = list(dict.fromkeys(binding.node for binding in bindings))
+    # the first one is the node itself
     passed = {above for node in sunk for above in islice(upstream(node), 1, None)}
+    # a sink further up takes its rows from a tap in the same plan, so it needs no output of the query
     ends = [node for node in sunk if node not in passed]
     _check_spark_runs_once(ends)
     parting = parting_of(*ends)
@@ -331,6 +334,7 @@ def parting_of(*ends: Node) -> OperatorNode | None:
     first, *others = parting
     if others:
         raise _cannot_part(first, f"streams part after operator '{first.name}' and after operator '{others[0].name}'")
+    # the streams split in the batch's own plan, which has no state for an operator and no other input
     behind = next((each.name for each in operators_of(*ends) if first in leaves_of(each.parent)), None)
     if behind is not None:
         raise _cannot_part(
@@ -357,6 +361,7 @@ def check_read_once(node: Node) -> None:
 
 def _needed_twice(*ends: Node) -> list[OperatorNode]:
     """Return the operators whose output has more than one reader."""
+    # each end and each operator's input is built into the plan by itself
     readers = [*ends, *(each.parent for each in operators_of(*ends))]
     times = Counter(leaf for node in readers for leaf in reads_of(node) if isinstance(leaf, OperatorNode))
     return [leaf for leaf, count in times.items() if count > 1]
@@ -397,6 +402,7 @@ def check_complete(
             continue
         if any(isinstance(each, UnionNode) for each in segment_below(binding.node, complete)):
             raise _whole_result(complete, f"sink '{binding.name}' would replace rows of the other stream of a union")
+        # a sink that could replace rows may be set to merge them by keys
         if not (isinstance(binding.sink, ReplacesRows) and binding.sink.replaces_rows):
             raise _whole_result(complete, f"sink '{binding.name}' cannot replace its rows in one step")
 
@@ -489,7 +495,7 @@ def on_cycles(feeds: Mapping[str, set[str]]) -> set[str]:
 
 
 def _reached(start: str, feeds: Mapping[str, set[str]]) -> set[str]:
-    reached: set[str] = set()
+    reached: set[str] = set()  # without `start`, which counts only if a path comes back to it
     waiting = [start]
     while waiting:
         new = feeds.get(waiting.pop(), set()) - reached
@@ -511,7 +517,7 @@ def event_time_of(node: Node) -> WatermarkNode | EventTimeNode | None:
             return found[0] if found else None
         case TransformNode() | InputNode():
             return event_time_of(node.parent)
-        case _:
+        case _:  # sources, edges and operators: event time begins again
             return None
 
 

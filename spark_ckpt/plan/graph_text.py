@@ -36,6 +36,7 @@ def graph_text(job: str, bindings: Sequence[SinkBinding], edges: Sequence[EdgeBi
     tree = Tree(f"job {job}")
     for end in ends_of([*bindings, *edges]):
         drawing.add(tree, end)
+    # the same text for any terminal: without colours, and not wrapped at its width
     console = Console(width=_WIDTH, color_system=None, highlight=False, markup=False)
     with console.capture() as text:
         console.print(tree)
@@ -56,7 +57,7 @@ class _Drawing:
         """Add the node's sinks, its operations, and the nodes above."""
         for sink in self._sinks.get(node, []):
             tree = tree.add(sink)
-        known = node in self._numbers
+        known = node in self._numbers  # drawn before: the branch ends with a reference to it
         above = node if known else self._steps(node)
         label = self._label(node, above)
         tree = tree.add(label)
@@ -116,6 +117,7 @@ def _parents(node: Node) -> tuple[Node, ...]:
             return ()
         case UnionNode() | SparkNode():
             return node.parents
+        # the union of a co-group's inputs is the plan's and not the user's
         case OperatorNode(parent=UnionNode(parents=(InputNode(), *_)) as inputs):
             return inputs.parents
         case _:

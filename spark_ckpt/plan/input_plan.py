@@ -37,6 +37,7 @@ class GroupedInput:
     def values(self) -> StructType:
         """Columns other than the key."""
         own = StructType([field for field in self.schema if field.name not in self.keys])
+        # a struct needs a field, also if the input has key columns only
         return own if own.fields else StructType().add(PRESENT, BooleanType())
 
 
@@ -74,6 +75,7 @@ class InputPlan:
         """
         own = self.inputs[name]
         keys = [column_of(mine).alias(key) for mine, key in zip(own.keys, self.keys, strict=True)]
+        # null for the other inputs: so tasks tell the inputs of the rows apart
         tags = [
             (_struct(each) if tag.name == name else F.lit(None).cast(each.values)).alias(tag.tag)
             for tag, each in zip(self.named, self.inputs.values(), strict=True)

@@ -13,6 +13,7 @@ from spark_ckpt.plan.input_plan import InputPlan
 from spark_ckpt.tasks.operators.stream_join import LEFT_ROWS, PRESENT, RIGHT_ROWS, StreamJoin
 from spark_ckpt.tasks.operators.vectorized import VectorizedOperator
 
+# True: rows of the left side stay without a match
 _HOWS = {"inner": False, "left": True, "leftouter": True, "left_outer": True}
 
 
@@ -34,6 +35,7 @@ class JoinPlan:
         """Return the operator on both sides, which are the inputs LEFT and RIGHT of a co-group."""
         state = StructType().add(LEFT_ROWS, ArrayType(_kept(self.left))).add(RIGHT_ROWS, ArrayType(_kept(self.right)))
         output = StructType([*self.key_types, *self.left, *self.right])
+        # expiry is by processing time, as far as the inputs are read (`driver/input_clock`)
         timeout = GroupStateTimeout.NoTimeout if self.ttl_ms is None else GroupStateTimeout.ProcessingTimeTimeout
         join = StreamJoin(self.keys, tuple(self.left.names), tuple(self.right.names), self.keeps_left, self.ttl_ms)
         return VectorizedOperator(
@@ -99,4 +101,5 @@ def _ttl_ms(ttl: DurationText | None) -> int | None:
 
 
 def _kept(columns: StructType) -> StructType:
+    # a struct needs a field, and a row without other columns still counts
     return columns if columns.fields else StructType().add(PRESENT, BooleanType())

@@ -50,10 +50,11 @@ def onward_between(
     """
     if len(reads_of(node.parent)) > 1 or node.event_time is not None:
         return None
+    # only the plan between the operators is looked at, so an empty stream will do
     given = streaming_template(spark, before.operator.output)
     rows = build(node.parent, lambda _: given)
     columns = columns_kept(rows)
-    if columns is None:
+    if columns is None:  # an expression lies between
         return None
     schema = arrow_schema(rows.schema, pandas_options(spark).timezone)
     onward = Onward(columns, schema, node.keys, hosts[node.name].shuffle_keys)

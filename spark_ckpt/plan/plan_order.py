@@ -62,7 +62,7 @@ class PlanOrder:
     @property
     def control(self) -> int:
         """The first number of the control source."""
-        return self.inputs.index(None)
+        return self.inputs.index(None)  # all its readers are at one position
 
     def of_sources(self, by_number: Sequence[Each]) -> list[Each]:
         """Select the items of the job's sources. Raises `IndexError` if the plan has fewer inputs."""

@@ -30,7 +30,7 @@ from spark_ckpt.tasks.rows import REJECT
 MAIN = "main"
 """The stage of streams that come from sources alone."""
 
-_PARSED = "parse"
+_PARSED = "parse"  # verb of `Stream.parse`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +65,7 @@ def cut(
         name = _label(part, labels)
         stage_of |= dict.fromkeys(part, name)
     sent_by = {binding.name: stage_of[binding] for binding in bindings}
+    # Of sinks only: a stage without one is refused below.
     names = list(dict.fromkeys(stage_of[binding] for binding in bindings))
     for each in inputs:
         edge = each.source.name
@@ -110,7 +111,7 @@ def loops_over_stages(
     """Return the names of the edges on a cycle of the whole program: those of a query, and those that join stages."""
     joining = {each.source.name for each in inputs}
     ends = {each.edge.name: each.node for each in edges}
-    ends |= {each.name: each.node for each in bindings if each.name in joining}
+    ends |= {each.name: each.node for each in bindings if each.name in joining}  # such a sink has the name of its edge
     return on_cycles(
         {
             name: {edge.name for edge in edges_of(node)} | {each.name for each in sources_of(node)} & joining
@@ -160,6 +161,7 @@ def _parts(ends: Sequence[SinkBinding | EdgeBinding]) -> list[list[SinkBinding |
     for end in ends:
         leaves, members = set(_leaves(end)), [end]
         apart = []
+        # An end that shares leaves with several parts makes one part of them.
         for known, others in parts:
             if known & leaves:
                 leaves, members = known | leaves, [*others, *members]
@@ -184,7 +186,7 @@ def _label(part: Sequence[SinkBinding | EdgeBinding], labels: Mapping[SourceNode
         if isinstance(leaf, SourceNode) and leaf in labels
     }
     if len(found) < 2:
-        return next(iter(found), MAIN)
+        return next(iter(found), MAIN)  # a part without an input from another stage
     (one, edge), (other, _) = list(found.items())[:2]
     raise GraphInvalid(
         f"streams of stages '{one}' and '{other}' meet",

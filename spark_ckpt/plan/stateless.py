@@ -151,6 +151,7 @@ def _order(given: Sequence[DataFrame], result: DataFrame) -> tuple[int, ...]:
         )
     if len(given) == 1:
         return (0,)
+    # each template has column ids of its own, which tell the streams apart
     owners = {leaf.columns: number for number, each in enumerate(inputs) for leaf in each}
     return tuple(dict.fromkeys(owners[leaf.columns] for leaf in leaves if leaf.columns in owners))
 
@@ -177,8 +178,10 @@ def _checked(
             continue
         if node.name != ours and not (keeps and (_is_stateful(node) or node.name in EVENT_TIME_NODES)):
             check_node(node)
+    # a plan that runs also has the job's own clocks, which are declarations of the same form
     if keeps and clocks == 0:
         _check_event_time(plan, False)
+    # Spark counts file functions as non-deterministic, so most plans need no look at their expressions
     if not spark_reads and not plan.is_deterministic:
         _check_file_functions(nodes)
     # outer joins, expressions that cannot stream, operators that the mode does not fit
@@ -202,7 +205,7 @@ def _check_event_time(node: PlanNode, timed: bool) -> None:
 
 def _is_stateful(node: PlanNode) -> bool:
     if node.name == JOIN_NODE:
-        return all(child.is_streaming for child in node.children)
+        return all(child.is_streaming for child in node.children)  # with a static side nothing is kept
     return node.name in STATEFUL_NODES
 
 
@@ -232,6 +235,7 @@ def _check_file_functions(nodes: Iterable[PlanNode]) -> None:
 
 
 def _inputs(plan: PlanNode) -> Iterator[PlanNode]:
+    # a reference has its rows from another place of the plan
     return (node for node in _streaming(plan) if not node.children and node.name != REFERENCE_NODE)
 
 

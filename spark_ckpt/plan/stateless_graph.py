@@ -47,6 +47,7 @@ def checked_rows(
     def check(part: Node) -> DataFrame:
         modes = {each.output_mode for each in segment(part) if isinstance(each, SparkNode)}
         rows, spark_reads = build(part, read, at), is_read_by_spark(part)
+        # a job with several modes is refused at its start
         mode = modes.pop() if modes else None
         return check_rows(rows, len(reads_of(part)), clocks(part), spark_reads=spark_reads, output_mode=mode)
 

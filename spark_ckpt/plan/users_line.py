@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-_OURS = str(Path(__file__).parents[1]) + os.sep
+_OURS = str(Path(__file__).parents[1]) + os.sep  # with the separator: `spark_ckpt_kafka` is another package
 
 
 def users_line() -> str:

@@ -47,7 +47,7 @@ def closing_of(frame: DataFrame, keys: Sequence[str]) -> Closing | None:
         field = frame.schema[name]
         if isinstance(field.dataType, TimestampType):
             closing = Closing(name) if is_watermarked(field) else _window_part(frame, name)
-            if closing is not None:
+            if closing is not None:  # one column that closes is enough
                 return closing
     return None
 

@@ -54,6 +54,7 @@ def bootstrap(store: Store, operator: str, origin: Origin) -> Bootstrapped:
             # Raises EpochNotFound if that job's retention has dropped the epoch meanwhile.
             origin.store.log.manifest(origin.epoch)
             raise
+        # The inputs of the new operator have had no rows, so it has no event time yet.
         begun = {"operator": operator, "files": files, "watermarks": {}, "late_rows": 0}
         manifest = behind(point, snapshot.model_copy(update=begun), "bootstrap")
         store.log.commit_epoch(manifest)

@@ -87,7 +87,7 @@ def behind(point: RecoveryPoint, dealt: OperatorSnapshot | SparkState, reason: R
         "duration_ms": 0,
         "reason": reason,
         "outputs": {},
-        "rows_before": base.rows_so_far,
+        "rows_before": base.rows_so_far,  # as of any epoch after the base
         "rows_in": 0,
         "rows_out": 0,
         "rejected": {},

@@ -114,6 +114,7 @@ class MaintenanceDelegation:
 
     def _take_in(self, log_state: LogState, rules: Delegation) -> None:
         maintenance = log_state.maintenance
+        # Only the end of the lease that is out concerns the rules.
         if (
             maintenance is None
             or maintenance.ended is None

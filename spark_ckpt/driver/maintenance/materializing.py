@@ -52,6 +52,7 @@ class Materializing(threading.Thread):
         self._failed = failed
         self._inputs = InputRetention(plan)
         self._delegation = MaintenanceDelegation(plan, incarnation, say, watched)
+        # None: only work wakes the thread, since no epoch depends on a standby that waits.
         self._idle_look_s = None if plan.config.standby_interval_ms is None else WATCH_S
         self._asked: queue.SimpleQueue[MaterializeTables | None] = queue.SimpleQueue()
         self._pending: Manifest | None = None
@@ -91,6 +92,7 @@ class Materializing(threading.Thread):
     def _waiting(self) -> list[MaterializeTables | None]:
         """Return queued updates; empty when it is time to check a standby's progress."""
         asked = self._asked_within(self._idle_look_s if self._pending is None else delegating.LOOK_S)
+        # Epochs that commit during the rest are served by one pass.
         while asked and None not in asked and (left_s := self._rested_s - time.monotonic()) > 0:
             asked += self._asked_within(left_s)
         return asked
@@ -107,6 +109,7 @@ class Materializing(threading.Thread):
     def _take(self, asked: Sequence[MaterializeTables | None]) -> bool:
         """Apply the newest update; return false if the end is among them."""
         effects = [effect for effect in asked if effect is not None]
+        # The newest manifest is enough for the tables, but each effect names segments of its own.
         for effect in effects:
             self._pending = effect.manifest
             self._remove(effect.consumed_segments)

@@ -93,6 +93,7 @@ def _repartitioned(
     try:
         repartition_state(spark, checkpoint, partitions, base.checkpoint_format)
     except (PySparkException, Py4JError) as error:
+        # Spark's text begins with the path of a folder that is deleted again, and ends with a code.
         text = message_of(next(causes_of(error), error)).split("SQLSTATE", 1)[0]
         why = text.split(_PLACE, 1)[-1]
         raise ConfigInvalid(

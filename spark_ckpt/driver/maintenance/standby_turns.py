@@ -38,8 +38,8 @@ LOOK_S = 0.05
 TELL_S = 2.0
 """Seconds between two writes of an unchanged note."""
 _LEAVE_S = 5.0
-_COLD_HEALTH = 50
-_MOST_TOLD = 500
+_COLD_HEALTH = 50  # of 100: a cold standby is drawn less often
+_MOST_TOLD = 500  # characters of an error in the log
 
 
 class _TurnOver(Exception):
@@ -125,7 +125,7 @@ class StandbyMaintenance(threading.Thread):
         except Exception as error:  # noqa: BLE001 - after any error the lease is returned, and another process tries
             self._holding.failed()
             self._tell_of("failed", token, 0, str(error))
-            with suppress(Fenced):
+            with suppress(Fenced):  # the log has another lease already
                 self._rows.end(MaintenanceEnded(token=token, failure=_in_short(str(error) or type(error).__name__)))
 
     def _work(self, token: int) -> None:

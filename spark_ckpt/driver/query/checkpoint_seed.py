@@ -55,7 +55,7 @@ class LastBatch:
     """Spark's texts about the batch that a checkpoint begins behind; see `seeded_checkpoint`."""
 
     metadata: str
-    number: int = -1
+    number: int = -1  # the first batch is 0
     commit: str = COMMITTED
 
 

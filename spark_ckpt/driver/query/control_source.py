@@ -57,6 +57,7 @@ def control_rows(spark: SparkSession, control: Control) -> DataFrame:
     """Return the markers as a stream of (kind int, epoch long, full_groups string)."""
     stream = MemoryStream(spark)
     control.attach(lambda marker: stream.add(f"{marker.kind} {marker.epoch} {marker.full}"))
+    # No part has a blank: names have none, and `full_snapshots.asking` writes JSON without any.
     words = "split(value, ' ')"
     return stream.frame.selectExpr(
         f"CAST({words}[0] AS INT) AS kind", f"CAST({words}[1] AS LONG) AS epoch", f"{words}[2] AS full_groups"

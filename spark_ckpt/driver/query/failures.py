@@ -194,6 +194,7 @@ def typed(error: BaseException) -> CkptError:
     """Return the error of an incarnation as a typed one, independent of the libraries below."""
     if isinstance(error, CkptError):
         return error
+    # First, because errors of py4j's sockets are OSErrors and would pass for those of a disk.
     if _nobody_answers(error):
         return _jvm_gone()
     # A disk or the network of the driver itself, met outside of the store.
@@ -239,7 +240,7 @@ def _judged(error: BaseException) -> CkptError | None:
     if condition == _PYTHON:
         text = (error.getMessageParameters() or {}).get("traceback") or message_of(error)
         return _typed(text) or _disk_failure(text) or _python_failure(text)
-    if condition.partition(".")[0] in _STATE_CHANGED:
+    if condition.partition(".")[0] in _STATE_CHANGED:  # a sub-condition follows the dot
         what = _SQLSTATE.sub("", message_of(error).strip()).removeprefix(f"[{condition}] ")
         return SparkStateChanged(
             f"Spark cannot continue with the state of its operators: {what[:_SHOWN_CHARS]}",
@@ -257,6 +258,7 @@ def _judged(error: BaseException) -> CkptError | None:
 def _untyped(chain: list[BaseException], error: Exception) -> CkptError:
     """Return the typed error of a failure that reaches Spark only as text, for example of a Python data source."""
     texts = [without_plan(message_of(each)) for each in chain]
+    # Each question goes to the whole chain before the next one: a cause may say more than the error around it.
     for text in texts:
         if (typed := _typed(text)) is not None:
             return typed
@@ -267,8 +269,10 @@ def _untyped(chain: list[BaseException], error: Exception) -> CkptError:
         if (found := _workers_failure(text) or _stores_met(text) or _session_stopped(text)) is not None:
             return found
     for text in texts:
+        # Without the header, any line of a Java trace would pass for Python's last line.
         if _HEADER in text and (failed := _python_failure(text)) is not None:
             return failed
+    # The deepest cause that says something: a bare class name explains nothing.
     said = next((text for text in reversed(texts) if _NAMED.match(text)), None) or next(
         filter(str.strip, texts), str(error)
     )
@@ -346,7 +350,7 @@ def _class_of(condition: str) -> type[CkptError]:
         if kind.condition == condition:
             return kind
         kinds += kind.__subclasses__()
-    return errors.RunFailed
+    return errors.RunFailed  # of a module that this process has not imported
 
 
 def _python_failure(text: str) -> CkptError | None:
@@ -359,6 +363,7 @@ def _python_failure(text: str) -> CkptError | None:
         return None
     kind, said = raised["kind"], raised["said"] or ""
     name = kind.rpartition(".")[2]
+    # With frames of the program its code is at fault, else Spark's conversion or the installation.
     if frames := user_part(text):
         failed = UserFunctionHindered if _may_pass(kind) else UserFunctionFailed
         return failed(

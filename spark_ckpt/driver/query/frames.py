@@ -202,9 +202,7 @@ class StageFrames:
 
     @cached_property
     def _inputs(self) -> dict[SourceNode | EdgeNode, DataFrame]:
-        """Frames of sources and edges, read once: Spark treats each plan of a stream as a stream with its own
-        position.
-        """
+        # Read once: Spark takes each plan of a source for a stream with a position of its own.
         ends = self._stage.ends
         nodes: list[SourceNode | EdgeNode] = [*sources_of(*ends), *edges_of(*ends)]
         return {node: self._input(node) for node in nodes}
@@ -258,7 +256,7 @@ class StageFrames:
         """
         # By the number of their partition: the blobs of a key group stay together and in order.
         blobs = frame.repartition(self._stage.shuffle_partitions, F.spark_partition_id())
-        passage = _Passage(self._stage, self._reports)
+        passage = _Passage(self._stage, self._reports)  # of this plan, which is another one for each batch
         rows = lambda _: passage.exploded(operator, blobs)  # noqa: E731
         staged = diverting_with(
             self._diverter, lambda: reduce(DataFrame.union, [self._branch(e, rows, passage) for e in self._parted_ends])

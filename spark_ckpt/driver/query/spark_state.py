@@ -112,7 +112,7 @@ class CheckpointState:
                 commit,
                 conf.get(PROVIDER, self.settings[PROVIDER]),
                 int(self.settings[CHECKPOINT_FORMAT]),
-                int(conf[PARTITIONS]),
+                int(conf[PARTITIONS]),  # fixed by the checkpoint's first batch
                 self._operators,
             )
             return self._states.keep(state, selected.files, moment, self._known)

@@ -138,7 +138,7 @@ class Stage:
     def _description(self, behind: bool) -> StageDescription:
         plan = self._plan
         return StageDescription(
-            name=f"{plan.job}/{self._incarnation}",
+            name=f"{plan.job}/{self._incarnation}",  # the running query is found by this name
             ends=plan.ends,
             cursors=self._protocol.cut.cursors,
             stages=plan.stages(self._incarnation),
@@ -198,6 +198,7 @@ class Stage:
             chains={group: chain for (name, group), chain in protocol.cut.chains.items() if name == operator.name},
             location=self._plan.store.state(operator.name).location,
             cache=str(self._cache / operator.name),
+            # Levels of an incarnation that was killed or failed: tasks on its hosts link what they need.
             earlier=str(LocalFolder(self._plan.cache, self._incarnation).earlier / operator.name),
             outgrown=written is not None and types_change(written.state_schema, operator.state_ddl),
         )

@@ -115,9 +115,9 @@ class StageQuery:
         if stage.spark_mode is not None:
             settings |= _with_sparks_state(spark, stage)
             if stage.spark_mode == "complete":
-                settings |= complete_settings(spark)
+                settings |= complete_settings(spark)  # else Spark may drop a limit over the result
         elif len(stage.hosts) > 1:
-            settings |= CHAINED_SETTINGS
+            settings |= CHAINED_SETTINGS  # Spark refuses one operator after another
         if parting_of(*stage.ends) is not None:
             settings |= PARTING_SETTINGS
         # Spark copies the settings while the query starts.
@@ -126,6 +126,7 @@ class StageQuery:
             self._seed()
             frame = self._frames.streaming()
             writer = frame.writeStream.foreachBatch(self.run_batch).queryName(stage.name)
+            # The mode of a single operator has to be the query's: Spark compares them.
             mode = stage.spark_mode or (modes.pop() if len(modes) == 1 else "append")
             writer = writer.outputMode(mode).trigger(processingTime=f"{stage.trigger_ms} milliseconds")
             return writer.option("checkpointLocation", stage.checkpoint_uri).start()
@@ -177,7 +178,7 @@ class StageQuery:
             self._on_batch(self._offsets(batch), reports, _since_ms(started_s))
 
     def _admit(self, rows: Mapping[int, int], took_ms: int) -> None:
-        """Limit the next batch. Before sources pause: a limit would include them again."""
+        # Before sources pause: a new limit would include them again.
         sources = self._order.sources
         of_sources = {each.name: rows[number] for number, each in enumerate(sources) if each and number in rows}
         limits = self._stage.admission.after_batch(of_sources, took_ms)
@@ -243,7 +244,7 @@ class RunningQuery:
     def phases(self, batch: int) -> Phases | None:
         """Return the phases of a batch; None if Spark has not finished it, or has forgotten it."""
         newest = self._query.lastProgress
-        if newest is None or newest["batchId"] < batch:
+        if newest is None or newest["batchId"] < batch:  # the older records cannot have it either
             return None
         return phases_in([newest], batch) or phases_in(self._query.recentProgress, batch)
 

@@ -85,7 +85,7 @@ def check_spark_state(plan: JobPlan, base: Manifest) -> None:
             f"event time passes operators of the job ('{plan.marks[0].operator}') and operators of Spark in one job",
             hint="put an edge between them: .through('rows'); or keep windows and timeouts inside transform",
         )
-    if plan.checkpoint(1).local is None:
+    if plan.checkpoint(1).local is None:  # any number: it only names a folder in the same place
         raise ConfigInvalid(
             "the state of Spark's own operators needs Spark's checkpoint on a file system; run_dir is a URL",
             hint="set run_dir to a local or mounted path that driver and executors share; its content is disposable",

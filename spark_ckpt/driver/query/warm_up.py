@@ -56,7 +56,7 @@ def check_workers(spark: SparkSession) -> None:
             PATIENCE_S,
         )
         return
-    if not isinstance(error, Exception):
+    if not isinstance(error, Exception):  # none: they answered
         return
     judged = failure_by(error)
     # On a cluster another failure may pass, and the job's own restarts judge it.

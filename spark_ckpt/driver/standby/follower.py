@@ -139,7 +139,7 @@ class Follower(threading.Thread):
     def _tidy(self) -> None:
         """Remove the folders of dead standbys on this host."""
         for left in self._plan.cache.glob(f"{_PREFIX}-*-*-*"):
-            pid, started = left.name.split("-")[1:3]
+            pid, started = left.name.split("-")[1:3]  # as `name_of_a_wait` writes them
             dead = current_holder().model_copy(update={"pid": int(pid), "pid_start": int(started)})
             # A living standby of this host uses its folder; one whose end cannot be proved keeps it.
             if provably_dead(dead):

@@ -99,6 +99,7 @@ def remove(scratch: Location) -> None:
 
 
 def _on_scratch(plan: JobPlan, scratch: Location) -> JobPlan:
+    # One batch: the next trigger is a day away.
     unseen = {"run_dir": scratch.child("runs").uri, "trigger_ms": _NEVER_MS, "trace_dir": None}
     stages = {
         name: replace(stage, root=scratch.child("out", name).uri, storage_options=scratch.storage_options)
