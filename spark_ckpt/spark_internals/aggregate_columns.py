@@ -55,6 +55,7 @@ def aggregate_call(column: Column) -> AggregateCall | None:
         node, alias = node.child(), str(names[0]) if len(names) == 1 else None
     if kind_of(node) != "UnresolvedFunction":
         return None
+    # The star of count(*) is no column: the call counts rows.
     arguments = [each for each in items_of(node.arguments()) if kind_of(each) != "UnresolvedStar"]
     literals = tuple(each.value() for each in arguments if kind_of(each) == "Literal")
     named = [each for each in arguments if kind_of(each) != "Literal"]

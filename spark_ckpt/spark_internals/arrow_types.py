@@ -26,7 +26,7 @@ NAMES = (
         "no aggregation can be planned",
     ),
 )
-_METADATA = b"SPARK::metadata::json"
+_METADATA = b"SPARK::metadata::json"  # the key of a column's metadata in Spark's Arrow fields
 _PLAIN: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
     "byte": pa.int8(),
@@ -71,6 +71,7 @@ def _type(kind: DataType, timezone: str) -> pa.DataType:
             return pa.timestamp("us", tz=timezone)
         case types.DayTimeIntervalType():
             return pa.duration("us")
+        # Inner fields have Spark's names: by itself Arrow calls an element "item".
         case types.ArrayType():
             return pa.list_(pa.field("element", _type(kind.elementType, timezone), nullable=kind.containsNull))
         case types.MapType():

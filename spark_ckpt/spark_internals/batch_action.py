@@ -43,6 +43,7 @@ class Interrupted(Exception):
     """
 
     def __init__(self) -> None:
+        # Matches StreamExecution.PROXY_ERROR, with Java's name of an interruption.
         super().__init__(
             "py4j.protocol.Py4JJavaError: An error occurred while calling count: java.lang.InterruptedException"
         )

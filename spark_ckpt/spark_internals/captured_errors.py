@@ -34,12 +34,12 @@ def causes_of(error: BaseException | None) -> Iterator[BaseException]:
     """Yield the error and its causes, as PySpark's exceptions. Raises `Py4JError` if the JVM is gone."""
     # bounded: a chain of causes may contain a cycle
     for _ in range(_DEEPEST):
-        if isinstance(error, Py4JJavaError):
+        if isinstance(error, Py4JJavaError):  # of a call that PySpark does not wrap
             error = convert_exception(error.java_exception)
         if error is None:
             return
         yield error
-        error = getattr(error, "_cause", None) or error.__cause__
+        error = getattr(error, "_cause", None) or error.__cause__  # Java's cause first
 
 
 def message_of(error: BaseException) -> str:

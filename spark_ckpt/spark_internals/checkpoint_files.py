@@ -57,7 +57,7 @@ NAMES = (
 
 _VERSION = "v1"
 _NO_OFFSET = "-"
-_ENDED = -1
+_ENDED = -1  # the number before that of the first batch
 COMMITTED = f'{_VERSION}\n{{"nextBatchWatermarkMs":0}}'
 """Spark's text about a committed batch without a watermark."""
 
@@ -101,6 +101,7 @@ def parse_offsets(text: str) -> Offsets:
 
 def logged_offsets(checkpoint: Path) -> list[tuple[int, Offsets]]:
     """Return number and end of every batch in a local checkpoint, oldest first. Raises `OtherFormat`."""
+    # By a digit: Hadoop's checksums there are hidden files.
     files = sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
     return [(int(path.name), parse_offsets(path.read_text())) for path in files]
 
@@ -151,6 +152,7 @@ def metadata_of(text: str) -> str:
 def batch_metadata(spark: SparkSession, shuffle_partitions: int) -> str:
     """Return a batch's metadata as Spark writes it. Spark gives a missing setting the value of an old version of Spark."""
     log = jvm_of(spark).org.apache.spark.sql.execution.streaming.checkpointing
+    # Watermark and time of the batch are 0.
     metadata = json.loads(log.OffsetSeqMetadata.apply(0, 0, java_session(spark).conf()).json())
     # Spark takes the number of state partitions from here, not from the session (SPARK-19873).
     metadata["conf"]["spark.sql.shuffle.partitions"] = str(shuffle_partitions)

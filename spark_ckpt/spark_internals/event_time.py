@@ -46,13 +46,14 @@ NAMES = (
     ),
 )  # fmt: skip
 
-_CLOCK, _LONG = "ckpt_clock_", 1 << 31
+_CLOCK, _LONG = "ckpt_clock_", 1 << 31  # from here on py4j passes a number as a Java long
 CLOCK_NODE = "EventTimeWatermark"
 """Logical node that `with_clock` adds."""
 
 
 def with_clock(frame: DataFrame, column: str, delay_ms: int, number: int) -> DataFrame:
     """Return the rows; their event time in `column` advances the clock `number` of the query that reads them."""
+    # The name finds the clock in the physical plan; its node stays when the column is dropped.
     name = f"{_CLOCK}{number}"
     return frame.withColumn(name, column_of(column)).withWatermark(name, f"{delay_ms} milliseconds").drop(name)
 
@@ -102,6 +103,7 @@ class EventClocks:
 
 def _all_nodes(plan: JavaObject) -> list[JavaObject]:
     nodes: list[JavaObject] = []
+    # `TreeNode.apply` counts in pre-order, and has null after the last node.
     while (node := plan.apply(len(nodes))) is not None:
         nodes.append(node)
     return nodes

@@ -39,7 +39,7 @@ class RememberingJvm(JVMView):  # type: ignore[misc]
 
 def remember_classes(jvm: JVMView) -> None:
     """Let a JVM remember classes, for all who have it: PySpark does not ask for it by a function."""
-    if type(jvm) is JVMView:
+    if type(jvm) is JVMView:  # neither one that remembers, nor a subclass of another library
         jvm.__class__ = RememberingJvm
 
 

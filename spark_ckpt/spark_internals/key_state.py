@@ -52,6 +52,7 @@ class KeyState(GroupState):
 
 def value_given_to_update(error: Exception) -> tuple[object] | None:
     """Return the value that `GroupState.update` could not make a row of, in a tuple; None for any other error."""
+    # The innermost frame: an error that the user's own function raised is none of `update`.
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
@@ -75,6 +76,7 @@ def key_states(
     watermark = NO_TIMESTAMP if watermark_ms is None else watermark_ms
     none = cast(Row, None)
     return [
+        # In the order of `GroupState.__init__`: from "defined" on, the key's bytes are for Spark only.
         KeyState(
             value if has else none, processing_ms, watermark, timeout, timed_out, present,
             has, False, False, NO_TIMESTAMP, b"", state,

@@ -52,6 +52,7 @@ def launches_run_first(before_exec: Callable[[], None]) -> Iterator[None]:
         # First on the path: Python imports `sitecustomize` before anything else, and the first one wins.
         places = [PYTHON_START, *filter(None, [environment.get("PYTHONPATH")])]
         environment = {**environment, "PYTHONPATH": os.pathsep.join(places)}
+        # In place of PySpark's own function, by which Java ignores SIGINT only.
         return popen(command, env=environment, **options | {"preexec_fn": before_exec})
 
     launcher.Popen = launch
@@ -68,4 +69,5 @@ def is_under_spark_submit() -> bool:
 
 def is_pysparks_handler(handler: object) -> bool:
     """Return True if a signal's handler is PySpark's, which cancels all jobs."""
+    # By its module: it is a function within a method, which cannot be imported.
     return str(getattr(handler, "__module__", "")).startswith("pyspark.")

@@ -18,6 +18,7 @@ NAMES = (
     ),
 )  # fmt: skip
 
+# Zips of a cluster's Spark, and packages of another environment.
 _ELSEWHERE = re.compile(
     r"[/\\]pyspark\.zip[/\\]|[/\\]py4j-[\w.-]+\.zip[/\\]|[/\\](?:(?:site|dist)-packages|python)[/\\](?:pyspark|py4j)[/\\]"
 )

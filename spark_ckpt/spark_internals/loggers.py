@@ -87,6 +87,7 @@ def quiet(spark: SparkSession) -> None:
     with suppress(Exception):
         log4j = jvm_of(spark).org.apache.logging.log4j
         for each in _QUIET:
+            # A class of Spark names its logger.
             log4j.core.config.Configurator.setLevel(each.lives_in.partition(" ")[0], log4j.Level.ERROR)
 
 

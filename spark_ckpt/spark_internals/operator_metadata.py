@@ -98,6 +98,7 @@ def _newest(folder: Path) -> Path | None:
 
 
 def _batches(folder: Path) -> list[Path]:
+    # Hadoop's checksums are hidden files.
     return [each for each in folder.iterdir() if each.name[0].isdecimal()] if folder.is_dir() else []
 
 
@@ -112,6 +113,7 @@ def parse_operator(text: str) -> OperatorMetadata:
         partitions = max(each["numPartitions"] for each in stores)
     except (ValueError, TypeError, KeyError) as error:
         raise Unreadable("it does not say what the operator is") from error
+    # The number by its exact type: a bool is an int, too.
     if not isinstance(name, str) or type(partitions) is not int or partitions < 1:
         raise Unreadable("it does not say what the operator is")
     return OperatorMetadata(name, partitions)

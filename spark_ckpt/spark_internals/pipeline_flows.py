@@ -24,7 +24,7 @@ FLOWS = "_checkpoints"
 LEVELS_MAX = 8
 """Largest number of name parts. A name usually has three; third-party catalogs may have longer ones."""
 
-_VERSION_MAX = 2**31 - 1
+_VERSION_MAX = 2**31 - 1  # Spark reads it as a Scala Int
 _OF_A_CHECKPOINT = {ID_FILE, OFFSETS, COMMITS, SOURCES, STATE}
 
 

@@ -171,7 +171,7 @@ class PlanNode:
         checker = scala_object(jvm.org.apache.spark.sql.catalyst.analysis, "UnsupportedOperationChecker")
         modes = jvm.org.apache.spark.sql.streaming.OutputMode
         mode = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}[output_mode]
-        checker.checkForStreaming(self._node, mode())
+        checker.checkForStreaming(self._node, mode())  # Java has methods for the modes, not values
 
 
 def _file_functions(expression: JavaObject) -> Iterator[str]:
@@ -230,5 +230,6 @@ def streaming_template(spark: SparkSession, schema: StructType) -> DataFrame:
         jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
     )
     nothing = scala_object(jvm.scala, "None")
+    # No rows, a stream (True), and no source behind it.
     empty = jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(attributes, seq(spark, []), True, nothing)
     return frame_of(jvm.org.apache.spark.sql.classic.Dataset.ofRows(java_session(spark), empty), spark)

@@ -101,6 +101,7 @@ def serve_workers() -> None:
     """
     from pyspark import daemon
 
+    # Replaced in the daemon's module only: other code of a worker prints its errors as before.
     vars(daemon)["traceback"] = SimpleNamespace(**vars(traceback) | {"print_exc": print_error_unless_hung_up_on})
     vars(daemon)["print"] = print_unless_hung_up_on
     daemon.manager()

@@ -143,7 +143,7 @@ def with_ends(text: str, ends: Mapping[str, str], marks: Mapping[str, str]) -> s
 
     Everything else stays as it was. Raises as `parse_batch`.
     """
-    parse_batch(text)
+    parse_batch(text)  # refuses what is unknown, before a line is replaced
     version, metadata, *lines = text.split("\n")
     if marks:
         value = _object(metadata)
@@ -256,4 +256,4 @@ def _watermark(metadata: Mapping[str, Any], name: str) -> int:
 
 
 def _is_count(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0  # JSON's true is an int in Python

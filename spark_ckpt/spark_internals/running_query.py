@@ -121,6 +121,7 @@ class Execution:
         """
         limits, streams = self.java.uniqueSources(), self.java.sources()
         for number, rows in rows_by_source.items():
+            # A Scala map does not change: each step returns another one.
             limits = limits.updated(streams.apply(number), _read_limit(self._spark, rows))
         self._plan_with(limits)
 
@@ -153,7 +154,7 @@ class Execution:
                     stream.stop()
 
     def _plan_with(self, limits: JavaObject) -> None:
-        getattr(self.java, "uniqueSources_$eq")(limits)
+        getattr(self.java, "uniqueSources_$eq")(limits)  # Scala's setter of a `var`
 
 
 def _read_limit(spark: SparkSession, rows: int | None) -> JavaObject:

@@ -149,6 +149,7 @@ PARTITIONS = "spark.sql.shuffle.partitions"
 @contextmanager
 def set_for_a_while(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Set the session's settings within the block; afterwards it has its own again."""
+    # None: the session has no value of its own, and must follow Spark's default again.
     before = {key: spark.conf.get(key, None) for key in settings}
     try:
         for key, value in settings.items():

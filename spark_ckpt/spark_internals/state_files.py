@@ -36,6 +36,7 @@ NAMES = (
     ),
 )  # fmt: skip
 
+# Groups: the name, the version, the attempt's id, the kind.
 _VERSIONED = re.compile(
     r"^((\d+)(?:_([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}))?\.(delta|snapshot|changelog|zip))$",
     re.MULTILINE,
@@ -115,7 +116,7 @@ def first_file(version: int, ids: Callable[[int], Ids], exists: Callable[[str], 
         wanted = ids(version)
         if wanted is None:
             return None
-        stems = [f"{version}_{one}" for one in wanted] or [f"{version}"]
+        stems = [f"{version}_{one}" for one in wanted] or [f"{version}"]  # or without ids
         snapshot = _first(stems, _SNAPSHOTS, exists)
         if snapshot is not None:
             return snapshot
@@ -157,6 +158,7 @@ def named_in_snapshot(path: Path) -> list[str]:
         listed = json.loads(body)
         # The names come from a file: one with a slash would lead out of the folder.
         names = [_shared_name("SSTs", each["dfsSstFileName"]) for each in listed.get("sstFiles") or ()]
+        # Spark leaves the field out if there is no log file.
         logs = [each for each in listed.get("logFiles") or () if each.get("sizeBytes") != 0]
         names += [_shared_name("logs", each["dfsLogFileName"]) for each in logs]
     except (ValueError, AttributeError, TypeError, KeyError) as error:

@@ -73,6 +73,7 @@ class Counting:
         # Later batches may have written already: Spark does not wait for the commit of the epoch.
         if found is None or found[0] > self.newest:
             return False
+        # Without ids of the version's commit, the files of any attempt count.
         return not found[1] or found[1] in self.ids.get(found[0], {found[1]})
 
 
@@ -117,6 +118,7 @@ def _partition(state: Path, path: str, counting: Counting, batch: int, selected:
     selected.files += [f"{path}/{name}" for name in kept]
     versions = [_version(name) for name in kept]
     selected.oldest = min(versions if selected.oldest is None else [*versions, selected.oldest], default=None)
+    # Only what the kept snapshots name: the folder has files of attempts that do not count.
     needed = {shared for name in kept for shared in _shared(state / path / name)}
     for name in _folders(state / path):
         below = f"{path}/{name}"
@@ -165,13 +167,11 @@ def _newest_whole(names: list[str], folder: Path) -> tuple[int, set[str]]:
 
 
 def _shared(snapshot: Path) -> list[str]:
-    """Return the shared files of a snapshot, none for a torn one.
-
-    A torn snapshot belongs to an older version; otherwise the load of the copy fails.
-    """
+    """Return the shared files of a snapshot, none for a torn one."""
     try:
         return named_in_snapshot(snapshot)
     except TornSnapshot:
+        # It belongs to an older version; otherwise the load of the copy fails.
         return []
 
 
@@ -185,4 +185,5 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _names(folder: Path) -> list[str]:
+    # Spark gives a file its name once it is complete.
     return [each.name for each in _entries(folder) if not each.is_dir() and not each.name.endswith(".tmp")]

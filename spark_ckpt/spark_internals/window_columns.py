@@ -112,7 +112,7 @@ def watermark_only(frame: DataFrame, column: str, delay_ms: int) -> DataFrame:
 
 
 def _with_metadata(frame: DataFrame, column: str, metadata: dict[str, Any]) -> DataFrame:
-    """Set a column's metadata. Spark's `withMetadata` would resolve the column's name as an expression."""
+    # Spark's `withMetadata` would resolve the column's name as an expression.
     return frame.withColumn(column, column_of(column).alias(column, metadata=metadata))
 
 
@@ -132,16 +132,18 @@ def window_part(frame: DataFrame, column: str) -> WindowPart | None:
     if marks is None or not (marks.contains(_WINDOW) and marks.contains(WATERMARK)):
         return None
     if found.expression.extractFieldName() == "end":
-        return WindowPart(True, None)
+        return WindowPart(True, None)  # the end itself closes the key; a start needs the length
     return WindowPart(False, _length_us(_definition(found.below, struct)))
 
 
 def _length_us(window: _Definition | None) -> int | None:
-    """Return the window's length in microseconds. Spark computes its end as the start plus a literal of microseconds."""
+    """Return the window's length in microseconds; None if it is unknown."""
+    # Spark computes the end as the start plus a literal of microseconds.
     expression = (
         window.expression.valExprs().apply(1) if window and kind_of(window.expression) == "CreateNamedStruct" else None
     )
     while expression is not None and kind_of(expression) != "Add":
+        # Casts and marks around the sum have one child.
         children = items_of(expression.children())
         expression = children[0] if len(children) == 1 else None
     if expression is None or kind_of(expression.right()) != "Literal":
@@ -175,6 +177,7 @@ def _computed(plan: JavaObject, wanted: JavaObject) -> JavaObject | None:
     if kind_of(plan) == "Expand":
         for number, output in enumerate(items_of(plan.output())):
             if output.exprId() == wanted:
+                # A projection for each window that a row is in: all windows have the length of the first.
                 value = plan.projections().apply(0).apply(number)
                 return value.child() if kind_of(value) == "Alias" else value
     return None

@@ -50,7 +50,7 @@ def output_mode_of(writer: Writer) -> str | None:
     """Return "append", "update" or "complete"; None if this Spark does not tell."""
     start = getattr(writer, "_write_proto", None)
     if start is not None:
-        return str(getattr(start, "output_mode", "") or "append").lower()
+        return str(getattr(start, "output_mode", "") or "append").lower()  # an unset field is empty: Spark appends then
     mode = _field(writer, "outputMode")
     return None if mode is None else str(mode.toString()).lower()
 
@@ -73,6 +73,7 @@ def function_of(writer: Writer) -> str | None:
     """Return "foreachBatch" or "foreach" if the writer has a function; None without one, or if this Spark does not tell."""
     start = getattr(writer, "_write_proto", None)
     if start is not None:
+        # Of a protobuf message: the fields that are set.
         given = {each.name for each, _ in start.ListFields()} if hasattr(start, "ListFields") else set()
         return next((name for field, name in _FUNCTIONS.items() if field in given), None)
     source = _field(writer, "source")

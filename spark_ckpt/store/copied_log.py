@@ -28,7 +28,7 @@ class CopiedTable(DeltaTable):
     def __init__(self, location: Location, folder: TemporaryFolder) -> None:
         super().__init__(folder.path)
         self.location = location
-        self.folder = folder
+        self.folder = folder  # held: the copy is deleted with the last reference
 
     @property
     def log(self) -> Path:
@@ -56,6 +56,7 @@ def open_copy(location: Location) -> CopiedTable | None:
         if not files:
             return None
         base = max((version for version, kind in files if kind != "json"), default=-1)
+        # A checkpoint also stands for the commit of its own version.
         needed = [
             path for (version, kind), path in files.items() if version > base or (version == base and kind != "json")
         ]
@@ -84,6 +85,7 @@ def pull(table: CopiedTable) -> None:
 
 def keep(table: CopiedTable, version: int, content: bytes) -> None:
     """Add an own commit to the copy, right after it was made."""
+    # Else the next `pull` would request it from the object store.
     (table.log / commit_name(version)).write_bytes(content)
 
 

@@ -267,6 +267,7 @@ class DataTable:
                     raise outage(self.location.uri, lost) from lost
                 continue
             files = delta_log.files_after(seen.files, actions, anew=is_anew)
+            # Aged from before the commit: a pause within it counts, too.
             self._seen, self._seen_s = Seen(version, files, columns, seen.key if key is None else key), began_s
             self._checkpoint_if_due(version)
             return True
@@ -278,6 +279,7 @@ class DataTable:
 
     def _checkpoint_if_due(self, version: int) -> None:
         if version % CHECKPOINT_EVERY == 0:
+            # A commit does not move the handle, and a checkpoint is of the handle's version.
             self.refreshed()
             if self._table is not None:
                 self._table = delta_log.checkpoint(self._table, self.location)
@@ -292,6 +294,7 @@ class DataTable:
         for version in versions[first:]:
             found = self._key_at(version)
             if found is not None:
+                # After a restore a later incarnation shows the same epoch again, under a greater number.
                 return version if epoch_of(found) == epoch else None
         return None
 
@@ -300,6 +303,7 @@ class DataTable:
         return sorted(version for version, kind in log_files(self.location) if kind == "json")
 
     def _key_at_or_before(self, versions: Sequence[int], at: int) -> int:
+        # The bisection needs a number at every place: a commit without one has that of the commit before it.
         for version in reversed(versions[: at + 1]):
             found = self._key_at(version)
             if found is not None:
@@ -316,6 +320,7 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
 
 
 def _known(seen: Seen) -> dict[str, object]:
+    # Compared as Delta's types: several Arrow types are one of them.
     return {each.name: each.type for each in Schema.from_arrow(_nullable(seen.columns)).fields}
 
 

@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+# Group 1 is a quoted name, in which two backquotes stand for one; group 2 is a plain name.
 _NAME = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^\s:`,]+))")
 _ROW = "struct<"
+# Of nested types, and of arguments such as decimal(10,2).
 _OPEN, _CLOSE = "<(", ">)"
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)", re.IGNORECASE)
 _NESTED = re.compile(r"(array|map|struct)<(.*)>$", re.DOTALL | re.IGNORECASE)
@@ -111,6 +113,7 @@ def _parts(ddl: str) -> list[str]:
     parts, depth, quote = [""], 0, ""
     for char in ddl:
         if quote:
+            # Two backquotes for one end the quote and begin it again, which changes nothing.
             quote = "" if char == quote else quote
         elif char in "`'\"":
             quote = char

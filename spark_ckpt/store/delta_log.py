@@ -114,10 +114,8 @@ def writable(table: DeltaTable, location: Location) -> DeltaTable:
 
 
 def _has_newer(folder: Path, version: int) -> bool:
-    """Return True if a commit or a checkpoint of a later version is in `folder`. Lists it as delta-rs does.
-
-    The next commit alone would not tell: it may have been trimmed, behind later ones.
-    """
+    """Return True if a commit or a checkpoint of a later version is in `folder`. Lists it as delta-rs does."""
+    # The next commit alone proves nothing: it may have been trimmed, and later ones are there.
     newest = f"{version:020d}"
     with os.scandir(folder) as entries:
         return any(each.name[:20] > newest and each.name[:20].isdigit() for each in entries)
@@ -290,6 +288,7 @@ def _line(action: AddAction | RemoveAction) -> dict[str, object]:
     }
     if isinstance(action, AddAction):
         return {"add": {**common, "modificationTime": action.modification_time, "stats": action.stats}}
+    # Extended: the size and the partition values are given.
     return {"remove": {**common, "deletionTimestamp": action.deletion_timestamp, "extendedFileMetadata": True}}
 
 
@@ -322,7 +321,9 @@ def require_predecessor(location: Location, version: int) -> None:
     with typed_errors_at(location.uri):
         if _opens(folder / commit_name(version - 1)) or any(folder.glob(f"{version:020d}.checkpoint*")):
             return  # a checkpoint of this version proves that the log was trimmed up to it since
+        # A commit without its predecessor would be a gap, which readers take for damage.
         (folder / commit_name(version)).unlink(missing_ok=True)
+        # Later commits: `trim` has freed this number. None: this is another folder than before.
         if any(path.name > commit_name(version) for path in folder.glob("*.json")):
             raise CommitLost("the log moved on while this process slept")
         raise outage(location.uri, FileNotFoundError("the table was taken away while it was written"))

@@ -48,7 +48,7 @@ def sync_file(path: Path) -> None:
         _write_again(path)
     try:
         _fsync(path)
-        sync_folder(path.parent)
+        sync_folder(path.parent)  # the name, which came by a rename or a link
     except StoreOutage:
         _failed.add(path)
         raise
@@ -76,6 +76,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 def make_folder(path: Path) -> None:
     """Create the folder and its ancestors durably, once per process and folder. Raises a `StoreOutage`."""
+    # Looked at again: a folder may have been deleted or unmounted since.
     if str(path) in durable_folders and path.is_dir():
         return
     step("mkdir", str(path))

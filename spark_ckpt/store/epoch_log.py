@@ -81,8 +81,10 @@ class EpochLog:
         self._now_ms = now_ms
         self._lock = Turns("the job's log")
         self._state = LogState()
+        # Rows that are read and not yet in the state; None: all rows have to be folded again.
         self._unfolded: list[LogRow] | None = []
         self._own_incarnation: int | None = None
+        # Attempts to begin an incarnation whose outcome is unknown.
         self._unanswered: set[str] = set()
 
     @classmethod
@@ -263,6 +265,7 @@ class EpochLog:
         def propose(log_state: LogState) -> NewRow | None:
             nonlocal lost
             proposals.refuse_if_held(log_state, self.own_incarnation, self._now_ms())
+            # A lost race proposes again on a newer state, and the last proposal counts.
             lost = range(log_state.last + 1, epoch + 1)
             return proposals.loss(log_state, epoch, incarnation)
 

@@ -30,6 +30,7 @@ def provably_dead(holder: Holder) -> bool:
     if not holder.boot_id or not holder.pid_start or (holder.host, holder.boot_id) != (here.host, here.boot_id):
         return False
     found = _state_and_start(holder.pid)
+    # Another start time: the kernel has given the number to another process.
     return _gone(holder.pid) if found is None else found[0] in _DEAD_STATES or found[1] != holder.pid_start
 
 
@@ -80,4 +81,4 @@ def _state_and_start(pid: int) -> tuple[str, int] | None:
         return None
     # The command's name, in parentheses, may contain spaces and parentheses, so split after the last one.
     fields = text.rpartition(")")[2].split()
-    return fields[0], int(fields[19])
+    return fields[0], int(fields[19])  # state is field 3 of proc(5), starttime field 22

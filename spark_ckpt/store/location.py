@@ -238,6 +238,7 @@ class Location:
         if self._missing_folder():
             return []
         with self._errors(prefix):
+            # pyarrow's file selector cannot begin at a name.
             later = list_objects(self.uri, self.storage_options, prefix, after) if after else None
             if later is not None:
                 return [FileInfo(path, size) for path, size in later.items()]

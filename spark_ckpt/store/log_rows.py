@@ -32,6 +32,7 @@ from spark_ckpt.epochs.records import (
 from spark_ckpt.errors import EpochDamaged, FormatUnknown
 from spark_ckpt.store.log_table import LogRow, NewRow
 
+# Names in stored logs: a renamed class keeps its own.
 KINDS: dict[str, type[AnyRecord]] = {
     "created": CreatedRecord,
     "incarnation": IncarnationRecord,
@@ -57,6 +58,7 @@ _OF_A_LEASE = ("incarnation", "heartbeat", "released", "handover", "upkeep", "up
 def row_of(record: AnyRecord, incarnation: int = 0, epoch: int = 0) -> NewRow:
     """Return `record` as a row to append. `incarnation` and `epoch` are the row's own columns; 0 for none."""
     text = record.model_dump_json()
+    # Only the row of an epoch has a body that is longer than its brief.
     return NewRow(NAMES[type(record)], epoch, incarnation, uuid.uuid4().hex, text, text)
 
 
@@ -134,5 +136,6 @@ def needed_rows(rows: Sequence[LogRow], epochs: set[int]) -> set[int]:
             readers[record.reader] = row.seq
         elif row.kind == "index" and row.epoch in epochs:
             said[row.epoch] = row.seq
+    # No "folded" row is needed: the commit that drops rows appends one with all sums.
     lease = {newest[kind] for kind in _OF_A_LEASE if kind in newest}
     return needed | lease | set(savepoints.values()) | set(readers.values()) | set(said.values())

@@ -123,10 +123,10 @@ class LogTable:
         self._location = location
         self._table = table
         self._acknowledged = acknowledged
-        self._to_acknowledge: set[str] = set()
+        self._to_acknowledge: set[str] = set()  # attempts whose acknowledgement is not written yet
         self._now_ms = now_ms
         self._content = LogContent()
-        self._own: dict[str, LogFile] = {}
+        self._own: dict[str, LogFile] = {}  # the file of the last append, so that it need not be read back
         self._loaded_version = -1
         self._replaced_version = -1
         self._opened: tuple[str, _Bodies] | None = None
@@ -351,6 +351,7 @@ class LogTable:
             self._replaced_version = delta_log.commit(
                 self._table, self._location, actions, SCHEMA, after=self._loaded_version
             )
+        # The two files stay as garbage, which `trim` deletes.
         except CommitLost:
             return False
         self.refresh()
@@ -530,13 +531,11 @@ def _first_seq(table: pa.Table) -> int:
 
 
 def _whole(location: Location, path: str, file: LogFile) -> pa.Table:
-    """Return all columns of a file, with every seal compared, before they are written again.
-
-    A damaged row must not get a fresh file that looks valid.
-    """
+    """Return all columns of a file, with every seal compared, before they are written again."""
     if file.table is not None:
         return file.table
     table = location.read_table(path)
+    # A damaged row must not get a fresh file that looks valid.
     _checked(table, path)
     return table
 

@@ -151,12 +151,10 @@ def _checks(
 
 
 def _newest_is(told: MaintenanceEntry | None, record: MaintenanceLeased) -> bool:
-    """Return True if `record` is the newest lease, also if it has ended.
-
-    A clock reading identifies a lease: no two leases of an author share one.
-    """
+    """Return True if `record` is the newest lease, also if it has ended."""
     if told is None:
         return False
+    # The clock's reading identifies a lease: no two leases of an author share one.
     ours = (record.incarnation, record.holder, record.boot, record.reported_ms)
     lease = told.lease
     return (lease.incarnation, lease.holder, lease.boot, lease.reported_ms) == ours

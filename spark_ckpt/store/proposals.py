@@ -177,7 +177,8 @@ def epoch(log_state: LogState, manifest: Manifest, now_ms: int, index: int = 0) 
     fence(log_state, manifest.incarnation)
     if (
         manifest.job != log_state.job
-        or manifest.epoch <= log_state.last
+        or manifest.epoch <= log_state.last  # `last` counts diverged and lost epochs, too: no number comes twice
+        # The parent in its branch, and the newest number of any branch.
         or (manifest.base, manifest.previous) != (log_state.latest, log_state.last)
     ):
         raise _not_behind(log_state, manifest)

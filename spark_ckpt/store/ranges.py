@@ -29,6 +29,7 @@ def encoded(table: pa.Table, offset: int, compression: str = "zstd") -> tuple[by
     # Arrow counts offsets from the first byte that it writes: it gets the bytes before the range, and they are dropped.
     for start in range(len(MAGIC), offset, len(_ZEROS)):
         stream.write(_ZEROS[: offset - start])
+    # One row group of any size: a range is exactly one.
     writer.write_table(table, row_group_size=max(1, table.num_rows))
     writer.close()
     return sink.content, writer.writer.metadata
@@ -41,6 +42,7 @@ def footer(parts: Sequence[pq.FileMetaData]) -> bytes:
         whole.append_row_groups(part)
     out = pa.BufferOutputStream()
     whole.write_metadata_file(out)
+    # Arrow begins a metadata file with the magic bytes; here they are before the first range.
     return bytes(out.getvalue())[len(MAGIC) :]
 
 

@@ -253,7 +253,7 @@ class SparkStates:
         self.location.delete(gone)
         for path in gone:
             self._indexes.pop(path, None)
-        self._most = len(self._indexes) + _UNSWEPT
+        self._most = len(self._indexes) + _UNSWEPT  # room for the epochs until the next sweep
         return [found[path] for path in gone]
 
     def _paths(self, manifests: Iterable[Manifest], *, lost: bool = False) -> set[str]:
@@ -289,7 +289,7 @@ def _linked(source: Path, target: Path) -> Written:
         with target.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256")
             size_bytes = file.tell()
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # Spark's bytes may be in the page cache only
     durable.step("fsync", str(target))
     return Written(size_bytes, digest.hexdigest())
 

@@ -102,7 +102,7 @@ class StagedTable:
             for brief in self._log.known().lineage(manifest.epoch)
             if materialized_epoch < brief.epoch < manifest.epoch
         ]
-        manifests = self._log.manifests(reversed(older)) if older else []
+        manifests = self._log.manifests(reversed(older)) if older else []  # a lineage runs from the newest epoch down
         # After a restore the table may show a later epoch. Its version moves on, but no rows are new.
         due = [*manifests, manifest] if manifest.epoch > materialized_epoch else manifests
         return [file for each in due for file in self.staged(each)]
@@ -112,6 +112,7 @@ class StagedTable:
             incarnation_of(newest.path, f"ckpt-{self.sink}"),
             lambda: committed_schema(self.location, newest, epoch=epoch, sink=self.sink),
         )
+        # Partition columns are in no file: the manifest has their values.
         columns = list(newest.partition_values)
         for name in columns:
             schema = schema.append(pa.field(name, pa.string()))

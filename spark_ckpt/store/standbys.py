@@ -84,6 +84,7 @@ class Standbys:
         # Compare notes with their earlier versions: the clocks of two hosts cannot be compared.
         written = {path: note.told_ms for path, note in self._notes()}
         self._seen = {
+            # An unchanged note keeps the time at which this object saw it first.
             path: self._seen[path] if self._seen.get(path, (None,))[0] == told_ms else (told_ms, now_s)
             for path, told_ms in written.items()
         }

@@ -75,6 +75,7 @@ class StateTable:
         wanted = {file.path: file for file in snapshot.files} if snapshot else {}
         newest = max(wanted.values(), key=lambda file: file.epoch, default=None)
         key = txn_version(incarnation, manifest.epoch)
+        # A late call of a replaced driver, or a repeated one.
         if self.table.newest_txn_version() >= key:
             return
         anew = None
@@ -169,6 +170,7 @@ def no_rows(snapshot: OperatorSnapshot) -> pa.Table:
 
 def _add(file: StateFile) -> AddAction:
     groups = [each.key_group for each in file.ranges if each.rows]
+    # By these bounds readers skip files; a file without rows has none.
     least, most = ({"ckpt_key_group": of(groups), "ckpt_epoch": file.epoch} if groups else {} for of in (min, max))
     stats = {"numRecords": file.rows, "minValues": least, "maxValues": most, "nullCount": dict.fromkeys(least, 0)}
     return delta_log.added(file.path, file.size_bytes, to_json(stats).decode(), data_change=True)

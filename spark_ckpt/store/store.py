@@ -82,7 +82,7 @@ class Store:
         self._shown: tuple[int, Mapping[str, Sequence[str]]] = -1, {}
         """An incarnation, and the tables that existed at its first update, by folder."""
         self._trimmed_ms: int | None = None
-        self._moved: dict[str, str] = {}
+        self._moved: dict[str, str] = {}  # by sink: the place of its table now; manifests name an earlier one
         self.log = self._opened_log(job)
         log_state = self.log.state()
         if not log_state.store_id:

@@ -103,7 +103,7 @@ def list_objects(uri: str, options: Mapping[str, str], folder: str, after: str) 
     store = _store(uri, tuple(sorted(options.items())))
     if store is None:
         return None
-    pages = obstore.list(store, folder, offset=f"{folder}/{after}")
+    pages = obstore.list(store, folder, offset=f"{folder}/{after}")  # the object store skips the names before it
     return {each["path"]: each["size"] for page in pages for each in page}
 
 

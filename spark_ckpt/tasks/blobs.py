@@ -51,4 +51,5 @@ def _parts(table: pa.Table) -> list[pa.Table]:
     # ceiling division; at least one piece, since a table of null columns has no bytes
     pieces = -(-table.nbytes // MAX_BLOB_BYTES) or 1
     step = -(-table.num_rows // pieces)
+    # Without a copy: a stream of a slice has the slice's own bytes only.
     return [table.slice(start, step) for start in range(0, table.num_rows, step)]

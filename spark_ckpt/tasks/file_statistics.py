@@ -83,7 +83,7 @@ def _exact(value: object) -> Value | None:
         return value if math.isfinite(value) else None
     if isinstance(value, decimal.Decimal):
         return value if len(value.as_tuple().digits) <= _EXACT_DIGITS else None
-    return value if isinstance(value, bool | int | datetime.date) else None
+    return value if isinstance(value, bool | int | datetime.date) else None  # bytes have no exact form in JSON
 
 
 def _json_value(value: Value) -> object:

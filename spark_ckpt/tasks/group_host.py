@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from spark_ckpt.store.location import Location
 
 _OUTPUT = f"{BLOB} binary"
+# A hexadecimal digit has the bits of four key groups. A marker without digits, or with too few, asks for nothing.
 _IS_ASKED = """
     coalesce(shiftright(CAST(conv(substring(digits, number DIV 4 + 1, 1), 16, 10) AS INT), number % 4) & 1, 0)
 """
@@ -114,7 +115,7 @@ class GroupHost:
         digits = F.from_json("full_groups", "map<string,string>")[self.name].alias("digits")
         exploded = markers.select(F.posexplode(keys).alias("number", "key"), "kind", "epoch", digits)
         tag = control_tag(F.col("kind"), F.col("epoch"), F.expr(_IS_ASKED))
-        return exploded.select("key", tag, F.lit(bytearray()))
+        return exploded.select("key", tag, F.lit(bytearray()))  # an empty blob: the tag says everything
 
     def apply(self, packed: DataFrame, reports: Reports, onward: Onward | None = None) -> DataFrame:
         """Run the operator on packed rows.
@@ -136,6 +137,7 @@ class GroupHost:
         self, reports: Reports, onward: Onward | None = None
     ) -> Callable[[tuple[int], Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
         """Return the function for Spark's `applyInPandasWithState`."""
+        # The call's key is the shuffle key, which another number of tasks changes; state files know the group.
         groups = {number: group for group, number in enumerate(self.shuffle_keys)}
 
         def run(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
@@ -162,6 +164,7 @@ class GroupHost:
 
     @property
     def _levels(self) -> LevelCache:
+        # At each use: a host is pickled, and all caches of a worker share one map of open levels.
         return LevelCache(self.cache, self.location, self.operator.schema, self.name, earlier=Path(self.earlier))
 
     def task_of(self, group: int) -> frozenset[int]:
@@ -190,7 +193,7 @@ class _GroupCall:
         self._group = group
         self._state = state
         self._reports = reports
-        self._began_ms = _now_ms()
+        self._began_ms = _now_ms()  # before the restore of the state, which counts to the call
         self._held = host.state_of(group, state)
 
     def run(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -215,7 +218,7 @@ class _GroupCall:
         body: dict[str, Json] = {} if snapshot is None else {"epoch": snapshot.epoch}
         if snapshot is not None and snapshot.is_whole:
             body = snapshot.finish()
-            close(self._attempt(snapshot.epoch))
+            close(self._attempt(snapshot.epoch))  # last: after an error above the next attempt drops the snapshot
         now_ms = _now_ms()
         snapshot_ms = 0.0 if snapshot is None else now_ms - processed_ms
         times = {"began_ms": self._began_ms, "ended_ms": now_ms, "snapshot_ms": snapshot_ms}
@@ -272,6 +275,7 @@ class _GroupCall:
         if due_ms == NO_TIMEOUT:
             return
         if self._host.operator.timeout == GroupStateTimeout.ProcessingTimeTimeout:
+            # Spark refuses a duration of zero: a timeout that is over comes with the next batch.
             self._state.setTimeoutDuration(max(1, due_ms - self._state.getCurrentProcessingTimeMs()))
         elif self._host.operator.timeout == GroupStateTimeout.EventTimeTimeout:
             # Spark refuses a timestamp that is not after the current watermark
@@ -279,5 +283,5 @@ class _GroupCall:
 
 
 def _now_ms() -> float:
-    """Return the host's wall-clock time in milliseconds: tasks and driver compare these times."""
+    # The wall clock: the driver compares these times with its own.
     return round(time.time() * 1000, 1)

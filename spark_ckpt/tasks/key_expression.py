@@ -26,7 +26,7 @@ def _normalized(schema: StructType, keys: Sequence[str]) -> list[Column]:
     """Return the key expressions to hash: -0.0 and 0.0 are one key, as in Spark's own grouping."""
     floating = (FloatType, DoubleType)
     return [
-        column_of(key) + F.lit(0.0).cast(schema[key].dataType)
+        column_of(key) + F.lit(0.0).cast(schema[key].dataType)  # -0.0 + 0.0 is 0.0
         if isinstance(schema[key].dataType, floating)
         else column_of(key)
         for key in keys

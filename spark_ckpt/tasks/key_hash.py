@@ -48,7 +48,8 @@ _P1, _P2, _P3, _P4, _P5 = (
         0x27D4EB2F165667C5,
     )
 )
-_STRIPE, _WORD = 32, 8
+_STRIPE, _WORD = 32, 8  # bytes; a stripe has a word for each of four lanes
+# By the form in which Spark hashes them: as an int, as a long.
 _INTS = (ByteType, ShortType, IntegerType, BooleanType, DateType)
 _LONGS = (LongType, TimestampType, TimestampNTZType)
 
@@ -94,6 +95,7 @@ def _filled(values: Array) -> npt.NDArray[np.generic]:
 
 
 def _of_ints(values: npt.NDArray[np.uint32], seed: Words) -> Words:
+    # XXH64 mixes the length in: an int has four bytes, a long eight.
     found = (seed + _P5 + np.uint64(4)) ^ (values.astype(np.uint64) * _P1)
     return _mixed(_rotated(found, 23) * _P2 + _P3)
 
@@ -110,6 +112,7 @@ def _of_bytes(data: npt.NDArray[np.uint8], start: Int64s, length: Int64s, seed: 
     stripes = length // _STRIPE
     found = np.where(stripes > 0, _striped(data, start, stripes, seed), seed + _P5) + length.astype(np.uint64)
     at, left = start + stripes * _STRIPE, length % _STRIPE
+    # Less than a stripe is left: three words, a half word and three bytes at most.
     steps: tuple[tuple[int, int, Callable[[Words, Words], Words]], ...] = (
         (8, 3, _with_word),
         (4, 1, _with_half),
@@ -128,6 +131,7 @@ def _striped(data: npt.NDArray[np.uint8], start: Int64s, stripes: Int64s, seed: 
     for number in range(int(stripes.max(initial=0))):
         has: Bools = stripes > number
         for lane in range(4):
+            # A value with fewer stripes reads from 0, and its lanes stay as they are.
             at = np.where(has, start + number * _STRIPE + lane * _WORD, 0)
             lanes[lane] = np.where(has, _rounded(lanes[lane], _read(data, at, _WORD)), lanes[lane])
     one, two, three, four = lanes
@@ -142,6 +146,7 @@ def _bytes_of(values: Array) -> tuple[npt.NDArray[np.uint8], Int64s, Int64s]:
     if ends is None or not len(values):
         nothing = np.zeros(len(values), np.int64)
         return np.zeros(_WORD, np.uint8), nothing, nothing
+    # A slice has the buffers of the whole array, and an offset into them.
     offsets = np.frombuffer(ends, np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
     # a copy with padding: reads of eight bytes may pass the end of the last value

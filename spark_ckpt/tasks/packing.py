@@ -40,7 +40,7 @@ FLUSH_BYTES = 64 << 20
 _SHORT = 1 << 16
 """Up to this many key groups are sorted as sixteen-bit numbers, with numpy's radix sort."""
 
-_KINDS, _FULL = 8, 4
+_KINDS, _FULL = 8, 4  # of a tag's number: two bits for the kind, one for "full", the rest for the epoch
 PACKED = pa.schema([pa.field(SHUFFLE_KEY, pa.int32()), pa.field(TAG, pa.int64()), pa.field(BLOB, pa.binary())])
 """Schema of `pack`. Tags from 0 belong to blobs and ascend in order of arrival; tags below 0 belong to control rows."""
 PACKED_DDL = f"{SHUFFLE_KEY} int, {TAG} long, {BLOB} binary"
@@ -104,16 +104,18 @@ class _Packer:
     def blobs(self, table: pa.Table) -> pa.RecordBatch:
         groups, parts = _by_group(table, len(self.shuffle_keys))
         tags = _blob_tags(self.task, self.seq, len(groups))
-        self.seq += len(groups)
+        self.seq += len(groups)  # over all buffers of the task: tags ascend in order of arrival
         columns = [pa.array(self.shuffle_keys[groups]), pa.array(tags), pa.array(map(to_blob, parts), pa.binary())]
         return pa.RecordBatch.from_arrays(columns, schema=PACKED)
 
 
 def _by_group(table: pa.Table, key_groups: int) -> tuple[Int64s, list[pa.Table]]:
     """Return the groups that occur, ascending, and each group's rows in order of arrival."""
-    groups = np.mod(numbers(table, KEY_HASH), key_groups)
+    groups = np.mod(numbers(table, KEY_HASH), key_groups)  # numpy's `mod` of a negative hash is not negative
+    # Stable: the rows of a key stay in order of arrival.
     order = np.argsort(groups.astype(np.uint16) if key_groups <= _SHORT else groups, kind="stable")
     table, groups = rows_at(table, order), groups[order]
+    # Each group is one run of rows now.
     starts = np.flatnonzero(np.r_[True, groups[1:] != groups[:-1]])
     ends = np.r_[starts[1:], len(groups)]
     return groups[starts], [table.slice(a, b - a) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
@@ -151,7 +153,7 @@ def tables_of_blobs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Yield the tables in the blobs that an operator emits."""
     for batch in batches:
         for cell in batch.column(BLOB):
-            yield from_blob(cell.as_buffer())
+            yield from_blob(cell.as_buffer())  # the columns are views into the cell
 
 
 def explode_blobs(batches: Iterable[pa.RecordBatch], schema: pa.Schema | StructType) -> Iterator[pa.RecordBatch]:

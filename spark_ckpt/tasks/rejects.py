@@ -59,6 +59,7 @@ class Diverter:
                     batch = batch.filter(pc.is_null(column))
                 yield batch.drop_columns([REJECT])
             if rejected:
+                # With the step: a partition may pass several diverters in one batch, and each of them counts.
                 self.reports.send("input", f"{REJECTED}/{self.step}", {"rejected": rejected})
             for file in [] if writer is None else writer.close():
                 self.reports.send("input", f"{REJECTED}/{self.step}{FILE}", asdict(file))
@@ -74,6 +75,7 @@ def rejected_table(rejected: list[str]) -> pa.Table:
     return pa.Table.from_pylist(rows, _ARROW)
 
 
+# Set while the driver builds a plan that runs; a template of the same graph is built without it.
 _building: ContextVar[Callable[[], Diverter] | None] = ContextVar("ckpt_diverter", default=None)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 class _Joining(AccumulatorParam[list[Report]]):
     def zero(self, value: list[Report]) -> list[Report]:
-        return []
+        return []  # a new one: `addInPlace` changes its first argument
 
     def addInPlace(self, value1: list[Report], value2: list[Report]) -> list[Report]:
         for report in value2:

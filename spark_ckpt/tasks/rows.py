@@ -42,7 +42,7 @@ TIMEOUT = "ckpt_timeout_ms"
 REJECT = "ckpt_reject"
 
 PUT, DELETE = 0, 1
-OP_NAMES = ("put", "delete")
+OP_NAMES = ("put", "delete")  # at the places PUT and DELETE
 ROWS_PER_WRITE = 131_072
 """Rows of a row group of a staged file, and of a batch that is read from one."""
 NO_TIMEOUT = np.iinfo(np.int64).max
@@ -70,7 +70,7 @@ class StateSchema:
             KEY_GROUP: pa.int32(),
             KEY_HASH: pa.int64(),
             EPOCH: pa.int64(),
-            OP: pa.string(),
+            OP: pa.string(),  # a number in memory, a word for readers of the Delta table
             TIMEOUT: pa.int64(),
         }
         return pa.schema([*self.key, *self.state, *(pa.field(name, kind) for name, kind in types.items())])
@@ -122,6 +122,7 @@ def _check_names(names: Iterable[str]) -> None:
     for name in names:
         if name.lower().startswith(RESERVED_PREFIX):
             raise GraphInvalid(f"column {name!r} uses the reserved prefix {RESERVED_PREFIX!r}", hint="rename it")
+        # Spark and Delta tell no names apart by their case.
         if name.lower() in seen:
             raise GraphInvalid(f"column {name!r} is both a key and a state column", hint="rename the state column")
         seen.add(name.lower())

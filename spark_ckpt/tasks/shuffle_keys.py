@@ -49,11 +49,11 @@ def task_of(number: int, tasks: int) -> int:
     """Return the task that Spark's shuffle assigns an `int` key to (`HashPartitioning`: Murmur3 with seed 42, `pmod`)."""
     hashed = _SEED ^ _times(_turned(_times(number, 0xCC9E2D51), 15), 0x1B873593)
     hashed = (_times(_turned(hashed, 13), 5) + 0xE6546B64) & _WORD
-    hashed ^= 4
+    hashed ^= 4  # Murmur3 mixes the length in: an int has four bytes
     hashed = _times(hashed ^ hashed >> 16, 0x85EBCA6B)
     hashed = _times(hashed ^ hashed >> 13, 0xC2B2AE35)
     hashed ^= hashed >> 16
-    return (hashed - (hashed >> 31 << 32)) % tasks
+    return (hashed - (hashed >> 31 << 32)) % tasks  # as a signed int; Python's modulo is Spark's `pmod`
 
 
 def _times(number: int, factor: int) -> int:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from spark_ckpt.tasks.rows import ChunkedArray, Field
 
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-_LONGEST_FOLDER = 200
+_LONGEST_FOLDER = 200  # without a digest's digits; file systems allow names of up to 255 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class StageWriter:
         self._batch = batch
         task = TaskContext.get()
         self._task = task.partitionId() if task else 0
-        self._files: dict[tuple[int, tuple[str | None, ...]], _OpenFile] = {}
+        self._files: dict[tuple[int, tuple[str | None, ...]], _OpenFile] = {}  # by lane and partition values
 
     def __enter__(self) -> Self:
         return self
@@ -102,7 +102,7 @@ class StageWriter:
             return
         for values, part in _by_partition(rows, plan.partition_by):
             fitted = self._fitted(part)
-            self._check_rows(fitted)
+            self._check_rows(fitted)  # after the cast: the sink judges the values that it would get
             # Rows of one key stay in one shard, so that the order of a key's rows is kept by one publisher.
             for lane, share in _by_lane(fitted, plan.lanes, plan.lane_by):
                 # One file for each lane and partition of a task, open until its end: a file per batch of rows would be small.
@@ -120,6 +120,7 @@ class StageWriter:
     def _fitted(self, rows: pa.Table) -> pa.Table:
         """Cast the rows to the sink's types. Raises `OutputInvalid` with the column that does not fit."""
         plan = self._stage.plan
+        # Delta's layout: a file lacks its partition columns.
         kept = pa.schema([field for field in plan.schema or rows.schema if field.name not in plan.partition_by])
         try:
             return rows.select(kept.names).cast(kept)
@@ -156,6 +157,7 @@ class StageWriter:
             ) from error
 
     def _open(self, lane: int, values: tuple[str | None, ...], schema: pa.Schema) -> _OpenFile:
+        # `part` is the file's place among those of the task: files are published by batch, task, part.
         stage, part = self._stage, len(self._files)
         named = dict(zip(stage.plan.partition_by, values, strict=True))
         folder = "".join(f"{_folder(name, value)}/" for name, value in named.items())
@@ -171,7 +173,7 @@ class StageWriter:
 
     def _close(self, file: _OpenFile) -> StagedFile:
         # Step 4 of docs/design/epoch-in-nine-steps.md.
-        file.writer.close()
+        file.writer.close()  # writes the footer, a part of the size
         size = file.output.tell()
         file.output.close()
         statistics = delta_statistics(file.writer, file.rows)
@@ -190,7 +192,7 @@ class StageWriter:
 
 
 def _folder(name: str, value: str | None) -> str:
-    """Return a readable folder name; the manifest holds the exact value. File systems allow names of up to 255 bytes."""
+    """Return a readable folder name; the manifest holds the exact value."""
     text = f"{quote(name, safe='')}={_NULL_PARTITION if value is None else quote(value, safe='')}"
     return (
         text if len(text) <= _LONGEST_FOLDER else f"{text[:_LONGEST_FOLDER]}-{sha256(text.encode()).hexdigest()[:16]}"
@@ -200,6 +202,7 @@ def _folder(name: str, value: str | None) -> str:
 def running_batch() -> int:
     """Return the number of the task's micro-batch; 0 outside of Spark."""
     task = TaskContext.get()
+    # Spark's own property of the job: a batch that runs again has the same number.
     return int(task.getLocalProperty("streaming.sql.batchId") or 0) if task else 0
 
 
@@ -236,7 +239,7 @@ def _by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[tupl
         codes = codes * (none + 1) + pc.fill_null(text.indices, none).to_numpy(zero_copy_only=False)
         texts.append(text)
     data = rows.drop_columns(list(columns))
-    numbers, found = pd.factorize(codes)
+    numbers, found = pd.factorize(codes)  # found: one code of each combination
     # One stable sort for all values, which is a radix sort for the smallest type. A comparison of all rows with each value took
     # ten times as long for a thousand values (measured).
     order = np.argsort(numbers.astype(np.min_scalar_type(len(found))), kind="stable")
@@ -265,6 +268,7 @@ def lane_of(keys: ChunkedArray, lanes: int) -> Int64s:
     hashes = pd.util.hash_array(
         np.array([str(key) for key in encoded.dictionary.to_pylist()], dtype=object), categorize=False
     )
+    # The entry after the last text is that of null.
     by_code = np.append(hashes % np.uint64(lanes), np.uint64(0)).astype(np.int64)
     codes: Int64s = pc.fill_null(encoded.indices, len(by_code) - 1).to_numpy(zero_copy_only=False)
     lane: Int64s = by_code[codes]

@@ -17,6 +17,7 @@ from spark_ckpt.spark_internals.library_files import is_sparks_file
 
 _FRAME = re.compile(r'  File "(?P<path>.+)", line \d+')
 _HEADER = "Traceback (most recent call last):"
+# Python's lines between two exceptions of a chain.
 _LINKS = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
@@ -122,6 +123,7 @@ def _owner(path: str) -> _Owner:
     return _Owner.INSTALLED if _INSTALLED.search(path) else _Owner.USER
 
 
+# Also where the package runs from its sources, and no folder of its path is called site-packages.
 _ROOT = str(Path(__file__).parents[1]) + os.sep
 
 
@@ -130,4 +132,5 @@ def _bounded(lines: list[str]) -> list[str]:
     if left_out <= 0:
         return lines
     half = _SHOWN_LINES // 2
+    # The begin and the end: the call is at one of them, the exception's message at the other.
     return [*lines[:half], f"... {left_out} lines ...", *lines[-half:]]

@@ -30,6 +30,7 @@ def run_hidden() -> None:
     try:
         importlib.import_module("sitecustomize")
     except ModuleNotFoundError as error:
+        # Their own, if it needs a module that is missing; else the environment has none.
         if error.name != "sitecustomize":
             raise
         sys.modules["sitecustomize"] = ours
@@ -45,5 +46,5 @@ def leave_out_archives() -> None:
 
 
 if __name__ == "sitecustomize":
-    leave_out_archives()
+    leave_out_archives()  # takes this folder off the path, where the next import would find it again
     run_hidden()

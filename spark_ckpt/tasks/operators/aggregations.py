@@ -176,6 +176,7 @@ class RunningAggregates:
     ) -> None:
         self._mode = checked_output_mode(output_mode, (UPDATE, APPEND, EACH_ROW))
         rows = arrow_schema(schema)
+        # For Spark, output of "each row" is appended: no row of it replaces an earlier one.
         self.output_mode = UPDATE if output_mode == UPDATE else APPEND
         self.timeout = GroupStateTimeout.NoTimeout
         self._specs = tuple(each.alias(name) for name, each in aggregates.items())
@@ -236,6 +237,7 @@ class RunningAggregates:
         # The state after a key's last row is its new state.
         latest = [[taken(part, segments.last_rows) for part in parts] for parts in after]
         state = pa.table([part for parts in latest for part in parts], schema=self.schema.state)
+        # Spark calls an idle key group only for a timeout, so each key that can close has one.
         timeouts = self._closing.timeouts_ms(keys.table) if self._closing else None
         group.put(keys.table, keys.hashes, state, timeout_ms=timeouts)
         # In this mode a key's result comes when the watermark closes it.
@@ -339,6 +341,6 @@ class RunningAggregates:
 
 
 def _labelled_utc(values: Array) -> Array:
-    """Return the same instants under the label of the state's columns: Spark labels them with the session's time zone."""
+    # The same instants: Spark labels columns with the session's time zone, the state's columns are labelled UTC.
     kind = values.type
     return values.cast(pa.timestamp(kind.unit, "UTC")) if pa.types.is_timestamp(kind) and kind.tz else values

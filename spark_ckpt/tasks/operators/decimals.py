@@ -26,6 +26,7 @@ def unscaled(values: Array) -> Values:
     They are int64 if all fit, else Python ints; those of nulls are unspecified.
     """
     # An Arrow decimal is a little-endian 128-bit number: two words, the low one first.
+    # Without values an array may have no buffer.
     words = np.frombuffer(memoryview(values.buffers()[1] or b""), np.int64)[
         2 * values.offset : 2 * (values.offset + len(values))
     ]
@@ -54,11 +55,12 @@ def decimals(numbers: Values, null: Bools, kind: pa.Decimal128Type) -> Array:
         raise refused
     words = np.empty(2 * len(numbers), np.int64)
     words[0::2], words[1::2] = _words(numbers)
+    # Arrow's validity bitmap: 1 for a value.
     bits = pa.py_buffer(np.packbits(~null, bitorder="little").tobytes()) if null.any() else None
     return pa.Array.from_buffers(kind, len(numbers), [bits, pa.py_buffer(words.tobytes())])
 
 
 def _words(numbers: Values) -> tuple[Values, Values]:
     if numbers.dtype != object:
-        return numbers, numbers >> 63
+        return numbers, numbers >> 63  # the high word repeats the sign
     return (numbers & _LOW).astype(np.uint64).view(np.int64), (numbers >> 64).astype(np.int64)

@@ -36,7 +36,7 @@ class FirstRows:
         fresh = ~np.asarray(batch.exists)
         # In order of arrival: Spark keeps the row that it sees first.
         first = batch.rows.take(batch.segments.first_rows)
-        due = np.where(fresh, self._due_ms(first), batch.state_values(_FORGET, -1))
+        due = np.where(fresh, self._due_ms(first), batch.state_values(_FORGET, -1))  # a known key keeps its own
         state = pa.table({_FORGET: pa.array(due, pa.int64(), mask=due < 0)})
         return KeyResult(first.filter(fresh), state, changed=fresh, timeout_ms=due)
 
@@ -48,6 +48,6 @@ class FirstRows:
         # as in Spark, a row without a time is one of 1970 if its time is no part of the key
         numbers = pc.fill_null(times, pa.scalar(0, pa.int64())).to_numpy(zero_copy_only=False)
         # a timeout is due when the watermark is greater, and a key is forgotten when the watermark reaches its time
-        last = np.maximum(-(-numbers // 1000) + (self.delay_ms or 0) - 1, 0)
+        last = np.maximum(-(-numbers // 1000) + (self.delay_ms or 0) - 1, 0)  # microseconds to milliseconds, rounded up
         stays = times.is_null().to_numpy(zero_copy_only=False) & (self.delay_ms is None)
         return cast("Int64s", np.where(stays, -1, last))

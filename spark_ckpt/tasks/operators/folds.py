@@ -93,6 +93,7 @@ class CountFold(Fold):
         """Return the running counts as numpy."""
         start: Int64s = filled(before, 0)
         if not values.null_count:
+            # Without nulls a count is the row's number within its key.
             return segments.numbering + start[segments.row_key]
         return segments.accumulate(np.add, valid(values).astype(np.int64), start)
 
@@ -162,6 +163,7 @@ class MeanFold(Fold):
 
     def run(self, segments: Segments, values: Array, before: Sequence[Array]) -> list[Array]:
         """Continue the sums and counts in `before`. Raises `ArithmeticOverflow`."""
+        # Not safe: a long beyond 2**53 is rounded, as by Spark's avg.
         numbers = values if pa.types.is_decimal(self.kind) else values.cast(pa.float64(), safe=False)
         counts = CountFold.counts(segments, values, before[1])
         return [self._sum.sums(segments, numbers, before[0]), pa.array(counts)]
@@ -181,6 +183,7 @@ class MeanFold(Fold):
 
 
 def _half_up(number: int, divisor: int) -> int:
+    # Whole numbers only: a double does not hold the digits of a decimal.
     size = (2 * abs(number) + divisor) // (2 * divisor)
     return size if number >= 0 else -size
 
@@ -213,12 +216,13 @@ class ExtremeFold(Fold):
 
     def _by_rank(self, segments: Segments, values: Array, some: Bools) -> Array:
         """Fold any ordered type: fold the positions in sorted order, then look the values up."""
+        # Nulls take the places that lose against every value.
         order = pc.array_sort_indices(values, null_placement="at_end" if self.lowest else "at_start")
         places = order.to_numpy().astype(np.int64)
         ranks = np.empty_like(places)
         ranks[places] = np.arange(len(places))
         rows = len(segments.row_key)
-        best = segments.accumulate(self.fold, ranks[:rows], ranks[rows:])
+        best = segments.accumulate(self.fold, ranks[:rows], ranks[rows:])  # the batch's rows, then the states
         return taken(values, places[best], ~some)
 
 
@@ -247,6 +251,7 @@ class LastFold(Fold):
         if not self.skip_nulls:
             return [values]
         rows = len(values)
+        # The running maximum of positions leads to the last value so far.
         at = np.where(valid(values), np.arange(rows), -1)
         last = segments.accumulate(np.maximum, at, np.full(segments.keys, -1, np.int64))
         # without a value in this batch, take the key's state, which follows the rows
@@ -266,11 +271,12 @@ class FirstFold(LastFold):
     def run(self, segments: Segments, values: Array, before: Sequence[Array]) -> list[Array]:
         """Return the first value so far."""
         rows = len(values)
-        had = filled(before[1].cast(pa.int8()), 0).astype(np.bool_)
+        had = filled(before[1].cast(pa.int8()), 0).astype(np.bool_)  # null for a key without state
         # A first value may be null, so a flag of its own says that there was one.
         candidates = valid(values) if self.skip_nulls else np.ones(rows, np.bool_)
         at = np.where(candidates, np.arange(rows), _NEVER)
         first = segments.accumulate(np.minimum, at, np.full(segments.keys, _NEVER))
+        # A key that has a first value keeps it.
         old = had[segments.row_key]
         some = old | (first != _NEVER)
         at = np.where(old, rows + segments.row_key, np.where(some, first, 0))
@@ -305,6 +311,7 @@ class StddevFold(Fold):
         with np.errstate(all="ignore"):
             apart = np.where(real, numbers - shift[key], 0.0)
             squared = apart * apart
+        # Distances from a key's own mean add up to zero, and its m2 is their squares: both sums go on from there.
         sums = segments.accumulate(np.add, apart, np.zeros(segments.keys))
         squares = segments.accumulate(np.add, squared, filled(before[2], 0.0))
         some = np.maximum(counts, 1)
@@ -316,6 +323,7 @@ class StddevFold(Fold):
 
     def show(self, state: Sequence[Array]) -> Array:
         """Return the square root of m2 / (count - 1)."""
+        # `counts - 1` is 0 or less for a key that is shown as null: it divides by 1.
         counts = filled(state[0], 0)
         return arrow(np.sqrt(filled(state[2], 0.0) / np.maximum(counts - 1, 1)), counts > 1, pa.float64())
 

@@ -77,7 +77,7 @@ class KeyedFunction:
     ) -> None:
         self.schema = state_schema(StructType([schema[key] for key in keys]), state)
         self.output = output
-        plain = output_mode.lower() if isinstance(output_mode, str) else output_mode
+        plain = output_mode.lower() if isinstance(output_mode, str) else output_mode  # Spark takes it in any case
         self.output_mode = checked_output_mode(plain, ("append", "update"))
         self.timeout = timeout
         self._func = cast("Callable[[Key, KeyFrames, GroupState], Iterable[Yielded]]", func)
@@ -139,6 +139,7 @@ class KeyedFunction:
         for i, (key, state) in enumerate(zip(key_tuples(called.keys, self._binding.options), states, strict=True)):
             output.begins(key)
             try:
+                # The function may be a generator: its body, and so its changes of the state, runs within this loop.
                 for item in _iterable(func(key, frames(i), state)):
                     add(item)
             except OutputInvalid as error:
@@ -162,7 +163,7 @@ class KeyedFunction:
 
     def _values(self, state: pa.Table, count: int) -> Iterable[Row]:
         columns = [to_python(state.column(i), field.dataType) for i, field in enumerate(self._state_type.fields)]
-        return map(Row, *columns) if columns else [Row()] * count
+        return map(Row, *columns) if columns else [Row()] * count  # a state may have no column
 
     def _write(self, called: _KeyRows, states: Sequence[KeyState], group: KeyGroupState) -> None:
         """Write the changes of the calls: all new values at once, then keys with a new timeout only."""
@@ -217,7 +218,7 @@ class KeyedFunction:
             )
             refused.row = wrong
             raise refused
-        columns = list(zip(*values, strict=True)) or [()] * width
+        columns = list(zip(*values, strict=True)) or [()] * width  # without values `zip` gives no column
         fields = zip(columns, self._state_type.fields, self.schema.state, strict=True)
         return pa.table([to_arrow(each, field, to.type) for each, field, to in fields], schema=self.schema.state)
 

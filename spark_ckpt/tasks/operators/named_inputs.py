@@ -44,6 +44,7 @@ class NamedInput:
     def rows_of(self, rows: pa.Table) -> tuple[pa.Table, Int64s]:
         """Return the input's own rows, in its stream's form, and their positions among all rows."""
         own = column(rows, self.tag)
+        # A row of nulls is a row of the input: only its struct tells whose row it is.
         at = np.flatnonzero(own.is_valid().to_numpy(zero_copy_only=False)).astype(np.int64)
         own = own.take(pa.array(at))
         arrays = [self._values(rows, own, at, name) for name in self.schema.names]

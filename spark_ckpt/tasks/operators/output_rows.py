@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from spark_ckpt.tasks.rows import Array, ChunkedArray, Field
 
 _PLAIN = (NumericType, StringType, BooleanType, BinaryType, DateType)
-_FLUSH = 50_000
+_FLUSH = 50_000  # rows that wait as Python objects
 
 
 class OutputRows:
@@ -157,10 +157,10 @@ class OutputRows:
             self._keys = _Starts(self._key)
 
     def _fitted(self, frame: pd.DataFrame, schema: StructType) -> pa.RecordBatch:
-        """Convert as Spark does. Every exception is a property of the user's values, so a retry would raise it again."""
+        """Convert as Spark does."""
         try:
             return self._converted(frame, schema)
-        # The memory may suffice the next time, so the job retries; all other errors come again.
+        # The memory may suffice the next time, so the job retries. Any other error is a property of the user's values.
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - the conversion calls methods of the user's values
@@ -168,6 +168,7 @@ class OutputRows:
 
     def _refuse_frame(self, frame: pd.DataFrame, schema: StructType, error: Exception) -> NoReturn:
         """Find the column and the row that fail: the error of a whole frame contains at most the column."""
+        # Spark takes columns by position if no column's name is a text.
         named = any(isinstance(name, str) for name in frame.columns) and self._options.assign_cols_by_name
         missing = [name for name in schema.names if name not in frame.columns] if named else []
         if missing:
@@ -237,11 +238,12 @@ class Frames:
         self.rows += len(frame)
         if not self:
             self._names = names
+            # `np.concatenate` would turn extension arrays into objects.
             self._types = types if all(isinstance(each, np.dtype) for each in types) else []
         if not self._whole and (names, types) == (self._names, self._types):
             self._columns.append(arrays)
         else:
-            self._whole = [*self._kept(), frame]
+            self._whole = [*self._kept(), frame]  # frames of other shapes: pandas joins them by the columns' names
 
     def joined(self) -> pd.DataFrame:
         """Return all rows, in order."""
@@ -251,6 +253,7 @@ class Frames:
     def _kept(self) -> list[pd.DataFrame]:
         """Return the rows so far as whole frames."""
         if self._columns:
+            # By number first: two columns of a frame may have one name.
             joined = pd.DataFrame(dict(enumerate(map(np.concatenate, zip(*self._columns, strict=True)))))
             joined.columns = pd.Index(self._names)
             self._columns, self._whole = [], [joined]
@@ -270,6 +273,7 @@ class _Starts:
 
     def of(self, row: int) -> object:
         """Return the key of a row: the last key that begins at it or before it."""
+        # A key without output begins at the row of the next one, which comes later in the list.
         return self._keys[bisect_right(self._rows, row) - 1]
 
 
@@ -308,7 +312,7 @@ def to_table(
     if isinstance(rows, pd.DataFrame):
         output = OutputRows(schema, options, operator, what)
         output.add(rows)
-        return pa.concat_tables([output.arrow.empty_table(), *output.tables()])
+        return pa.concat_tables([output.arrow.empty_table(), *output.tables()])  # an empty frame gives no table
     return pa.table([_cast(rows, field, operator) for field in arrow_schema(schema)], schema=arrow_schema(schema))
 
 

@@ -77,9 +77,11 @@ def key_tuples(keys: pa.Table, options: PandasOptions) -> list[tuple[Hashable, .
 def _key_values(one: pa.Table, options: PandasOptions) -> list[Hashable]:
     if not _depends_on_nulls(one.column(0), options):
         series = to_series(one, options)[0]
+        # A Series of numbers would give Python's numbers, not numpy's.
         return list(series.to_numpy() if isinstance(series.dtype, np.dtype) and series.dtype.kind in "iufb" else series)
     nulls = one.column(0).is_null().to_numpy(zero_copy_only=False)
     values = np.empty(len(nulls), object)
+    # Apart: Spark makes a key of its group's first row, so a null of one key changes no other key's type.
     for part in (nulls, ~nulls):
         values[part] = list(to_series(one.filter(pa.array(part)), options)[0].array) if part.any() else []
     return list(values)
@@ -101,6 +103,7 @@ class FrameSlices:
         patterns = [0] * len(starts)
         for bit, i in enumerate(self._varying):
             nulls = self._table.column(i).is_null().to_numpy(zero_copy_only=False)
+            # Every key has a row: `reduceat` takes the next key's row for one that has none.
             for key in np.flatnonzero(np.logical_or.reduceat(nulls, starts)).tolist():
                 patterns[key] |= 1 << bit
         return patterns

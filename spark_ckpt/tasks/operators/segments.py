@@ -88,12 +88,13 @@ class Segments:
         if not len(ordered):
             return result
         for keys, cells, real in self._matrices:
+            # One column more: every fold begins with the key's initial value.
             matrix = np.empty((len(keys), cells.shape[1] + 1), result.dtype)
             matrix[:, 0] = initial[keys]
             matrix[:, 1:] = ordered[cells]
             with np.errstate(all="ignore"):  # inf - inf is NaN, as in Spark, and no warning
                 fold.accumulate(matrix, axis=1, out=matrix)
-            result[cells[real]] = matrix[:, 1:][real]
+            result[cells[real]] = matrix[:, 1:][real]  # padded cells repeat a row, so they are left out
         return self._unsorted(result)
 
     @cached_property
@@ -104,6 +105,7 @@ class Segments:
 
     def _matrix(self, keys: Int64s, width: int) -> tuple[Int64s, Int64s, Bools]:
         counts, at = self.counts[keys, None], np.arange(width)
+        # A key without rows gets a padded cell, and no real one.
         return keys, self.starts[keys, None] + np.minimum(at, counts - 1), at < counts
 
     def _unsorted(self, ordered: Values) -> Values:

@@ -99,7 +99,7 @@ class _Side:
         state, given = column(batch.state, kept), batch[side]
         old: Array = state.flatten()
         fresh = _structs(given.rows.select(names), old.type)
-        parents = pc.list_parent_indices(state).to_numpy(zero_copy_only=False)
+        parents = pc.list_parent_indices(state).to_numpy(zero_copy_only=False)  # of each old row, the number of its key
         return cls(
             pa.concat_arrays([old, fresh]), np.concatenate([parents, given.key_index]).astype(np.int64), len(old)
         )
@@ -115,6 +115,7 @@ class _Side:
 def _structs(rows: pa.Table, kind: pa.DataType) -> Array:
     """Return every row in the form of the state."""
     if not rows.num_columns:
+        # A struct needs a field, or its rows could not be counted.
         rows = pa.table({PRESENT: pa.repeat(pa.scalar(True), rows.num_rows)})
     fields = [kind.field(i) for i in range(kind.num_fields)]
     return pa.StructArray.from_arrays([column(rows, each.name).cast(each.type) for each in fields], fields=fields)
@@ -126,6 +127,7 @@ def _pairs(left: Int64s, right: Int64s, left_at: Int64s, right_at: Int64s) -> tu
     by_key = right_at[np.argsort(right[right_at], kind="stable")]
     counts = np.bincount(right[right_at], minlength=keys)
     starts = np.cumsum(counts) - counts
+    # A left row meets `times` right rows, which are side by side in `by_key`.
     times = counts[left[left_at]]
     number = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
     return np.repeat(left_at, times), by_key[np.repeat(starts[left[left_at]], times) + number]

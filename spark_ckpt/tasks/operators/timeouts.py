@@ -69,6 +69,7 @@ class Timeouts:
         if self.event_time is None or self.kind != GroupStateTimeout.EventTimeTimeout or clock.late_ms is None:
             return rows
         times = rows.column(self.event_time)
+        # At the watermark as well, as in Spark.
         late = pc.less_equal(times, pa.scalar(clock.late_ms, pa.timestamp("ms", tz="UTC")).cast(times.type))
         kept = rows.filter(pc.invert(pc.fill_null(late, pa.scalar(False))))
         group.counters.late_rows += rows.num_rows - kept.num_rows

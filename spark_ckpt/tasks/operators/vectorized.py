@@ -332,6 +332,7 @@ class _Reading:
         try:
             table = to_table(state, self.state_type, self.binding.options, self.binding.name, "state").cast(self.schema)
         except OutputInvalid as error:
+            # The function may have returned more rows than there are keys.
             if error.row is not None and error.row < self.keys:
                 error.at(self.binding.name, key_tuples(self.key_table.slice(error.row, 1), self.binding.options)[0])
             raise
@@ -350,6 +351,7 @@ class _Reading:
     def _timeouts(self, timeouts: Column | None) -> Int64s:
         if timeouts is None:
             return np.full(self.keys, NO_TIMEOUT)
+        # From pandas: a NaN is no timeout.
         given = timeouts if isinstance(timeouts, pa.Array | pa.ChunkedArray) else pa.array(timeouts, from_pandas=True)
         values = pc.fill_null(given.cast(pa.int64()), pa.scalar(-1, pa.int64())).to_numpy()
         if values.shape != (self.keys,):
@@ -372,6 +374,7 @@ def _write(keys: pa.Table, hashes: Int64s, before: Resolved, change: _StateUpdat
         return
     at = np.flatnonzero(touched)
     fresh = change.written[at]
+    # A key that is touched without a new value keeps its old row: only its timeout moves.
     state = change.state if fresh.all() else _chosen(change.state, before.state, change.written)
     group.put(rows_at(keys, at), hashes[at], rows_at(state, at), removed=gone[at], timeout_ms=change.timeouts[at])
 

@@ -38,7 +38,7 @@ from spark_ckpt.tasks.state.key_index import KeyTable
 from spark_ckpt.tasks.state.levels import Files, LevelCache, RangeRef, to_stored
 from spark_ckpt.tasks.state.merging import empty, key_table, merged, sorted_table
 
-_HEADER = struct.Struct("<4sHI")
+_HEADER = struct.Struct("<4sHI")  # magic, format, length of the JSON
 _MAGIC = b"ckgs"
 _FORMAT = 2
 
@@ -49,7 +49,7 @@ class _Head(TypedDict):
     epoch: int
     due_from: int
     outgrown: bool
-    levels: list[list[tuple[str, int, int, int, str, int, str]]]
+    levels: list[list[tuple[str, int, int, int, str, int, str]]]  # fields of `RangeRef`
 
 
 class Resolved(NamedTuple):
@@ -106,9 +106,9 @@ class KeyGroupState:
         self._cache = cache
         self._levels: list[Files] = []
         self._delta = empty(schema)
-        self._due_from = 0
+        self._due_from = 0  # timeouts of levels before it were handled; epoch ms
         self._outgrown = False
-        self._pending: tuple[Capture, KeyTable] | None = None
+        self._pending: tuple[Capture, KeyTable] | None = None  # between `capture` and `captured`
 
     @classmethod
     def restored(
@@ -305,6 +305,7 @@ class KeyGroupState:
         ref = RangeRef(path, of.offset, of.size_bytes, len(rows), capture.kind, capture.epoch, of.sha256)
         self._pending, self.epoch = None, capture.epoch
         # the delta becomes a level, so its timeouts must stay at or above the bound
+        # They may be below it if the clock went back since.
         self._due_from = min(self._due_from, self._delta.earliest_timeout)
         self._delta = empty(self.schema)
         # a full file replaces all levels
@@ -319,7 +320,7 @@ class KeyGroupState:
         if older:
             # Alone it is the oldest level: no deleted key can appear again from below.
             rows = merged([rows, *map(self._cache.open, older)], self.schema, drop_deletes=len(self._levels) == 1)
-        self._cache.put(self._levels[0], rows)
+        self._cache.put(self._levels[0], rows)  # at hand for the next batch, which else would read the store
         for level in older:
             self._cache.discard(level)
         return ref
@@ -327,9 +328,10 @@ class KeyGroupState:
     def _joined(self, newest: Files) -> list[Files]:
         """Make `newest` the newest level, joined with the one below while it is at least half as large.
 
-        So sizes at least double with age. Return the levels it was joined with, newest first.
+        Return the levels it was joined with, newest first.
         """
         gone: list[Files] = []
+        # So sizes at least double with age, and the number of levels is logarithmic.
         while self._levels and 2 * _rows_in(newest) >= _rows_in(self._levels[0]):
             gone.append(self._levels.pop(0))
             newest = gone[-1] + newest
@@ -377,6 +379,7 @@ class _Places:
         exists[hit] = ops[self._at[hit]] == PUT
         timeouts = np.full(len(self._at), NO_TIMEOUT)
         timeouts[hit] = numbers(rows, TIMEOUT)[self._at[hit]]
+        # A key that was not found has position -1; the mask covers it.
         state = rows_at(rows.select(schema.state.names), self._at, ~exists)
         return Resolved(exists, state.combine_chunks(), timeouts)
 

@@ -50,7 +50,7 @@ def distinct_keys(rows: pa.Table, names: Sequence[str]) -> Keys:
 
 
 def _encoded(values: Array) -> Int64s:
-    codes = values.dictionary_encode(null_encoding="encode").indices
+    codes = values.dictionary_encode(null_encoding="encode").indices  # a null is a value as any other
     return cast("Int64s", codes.to_numpy(zero_copy_only=False).astype(np.int64))
 
 
@@ -58,6 +58,7 @@ def _refined(codes: Int64s, columns: Sequence[Array]) -> Int64s:
     """Split codes that stand for more than one key (hash collision), keeping order of first appearance."""
     for each in columns:
         part = _encoded(each)
+        # Encoded after each column, so that the products stay below the square of the number of rows.
         codes = _encoded(pa.array(codes * (int(part.max(initial=0)) + 1) + part))
     return codes
 
@@ -130,7 +131,7 @@ class KeyTable:
         self._names = list(key_names)
         self._keys = [column(table, name) for name in key_names]
         self.timeouts = numbers(table, timeout_name)
-        self.earliest_timeout = int(self.timeouts.min(initial=np.iinfo(np.int64).max))
+        self.earliest_timeout = int(self.timeouts.min(initial=np.iinfo(np.int64).max))  # `NO_TIMEOUT`
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -147,7 +148,7 @@ class KeyTable:
         same = self.hashes[1:] == self.hashes[:-1]
         if not same.any():
             return False
-        near = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
+        near = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))  # both rows of each pair
         keys = pa.table(
             [pa.array(self.hashes[near]), *(taken(each, near) for each in self._keys)], [KEY_HASH, *self._names]
         )

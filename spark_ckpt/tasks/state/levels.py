@@ -66,7 +66,7 @@ def range_ref(file: StateFile, key_group: int) -> RangeRef:
 
 Files = tuple[RangeRef, ...]
 
-_TRAILER = struct.Struct("<8sHxxIQ40x")
+_TRAILER = struct.Struct("<8sHxxIQ40x")  # magic, format, checksum and size of the body; 64 bytes
 _MAGIC = b"ckptlvl\0"
 _FORMAT = 2
 _OPEN_TABLES = 512
@@ -98,6 +98,7 @@ def from_stored(table: pa.Table, schema: StateSchema) -> KeyTable:
             hint="an operator's key columns cannot change; give the changed operator a new name",
         )
     known = conform(table, schema.read)
+    # True becomes 1, which is DELETE.
     ops = pc.equal(known.column(OP), pa.scalar(OP_NAMES[DELETE])).cast(pa.int8())
     timeouts = pc.fill_null(known.column(TIMEOUT), pa.scalar(NO_TIMEOUT, pa.int64()))
     columns = [known.column(name) for name in (KEY_HASH, *schema.key.names, *schema.state.names)]
@@ -128,7 +129,7 @@ class LevelCache:
         self._folder = Path(folder)
         self._source = source
         self._schema = schema
-        self._types = hashlib.blake2b(str(schema.table).encode(), digest_size=8).hexdigest()
+        self._types = hashlib.blake2b(str(schema.table).encode(), digest_size=8).hexdigest()  # in each level's name
 
     def open(self, files: Files) -> KeyTable:
         """Return the level made of `files` (consecutive, oldest first).
@@ -157,7 +158,7 @@ class LevelCache:
         """Keep `level` as the local copy of `files`. A full disk costs speed, not the epoch."""
         path = self._path(files)
         with contextlib.suppress(OSError):
-            level = key_table(_write(path, level.table), self._schema)
+            level = key_table(_write(path, level.table), self._schema)  # views into the file, not the heap
         return self._remember(path, level)
 
     def discard(self, files: Files) -> None:
@@ -176,7 +177,7 @@ class LevelCache:
             path.unlink(missing_ok=True)
 
     def _path(self, files: Files) -> Path:
-        *_, name = self._names(files)
+        *_, name = self._names(files)  # the last one names the level of all files
         return self._folder / name
 
     def _names(self, files: Files) -> Iterator[str]:
@@ -196,14 +197,12 @@ class LevelCache:
         return level
 
     def _linked(self, path: Path) -> bool:
-        """Hard-link the level's file of an earlier incarnation; False if there is none.
-
-        Level files are never rewritten, and a link survives the removal of the other.
-        """
+        """Hard-link the level's file of an earlier incarnation; False if there is none."""
         if self._earlier is None:
             return False
         try:
             _make_folder(path)
+            # Level files are never rewritten, and a link survives the removal of the other.
             path.hardlink_to(self._earlier / path.name)
         except OSError:
             return False
@@ -223,7 +222,7 @@ class LevelCache:
         tables, rest, at_hand = list[KeyTable](), files, self._at_hand()
         while rest:
             table, count = self._begin_of(rest, at_hand)
-            tables.insert(0, table)
+            tables.insert(0, table)  # the newest first, as `merged` takes them
             rest = rest[count:]
         # a full file is the oldest of its chain: no older row can reappear
         return tables[0] if len(tables) == 1 else merged(tables, self._schema, drop_deletes=files[0].kind == "full")
@@ -246,20 +245,17 @@ class LevelCache:
         return self._stored(files[0]), 1
 
     def _stored(self, ref: RangeRef) -> KeyTable:
-        """Read one state file and check that no key occurs twice.
-
-        Merging relies on it, and a writer's bug would otherwise surface much later.
-        """
         where: dict[str, object] = {"epoch": ref.epoch, "operator": self._operator}
         stored = self._source.read_range(ref, ref.rows, self._schema.read.names, **where)
         level = from_stored(stored, self._schema)
+        # Merging relies on one row per key, and a writer's bug would surface much later otherwise.
         if level.has_a_key_twice():
             raise damaged(ref.path, "has a key twice", **where)
         return level
 
 
 def _make_folder(path: Path) -> None:
-    """Create a level's folder. It holds the users' state, so only the owner may read it."""
+    # Only for the owner: the folder holds the users' state.
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
@@ -270,6 +266,7 @@ def _write(path: Path, table: pa.Table) -> pa.Table:
     try:
         with pa.OSFile(str(part), "wb") as out, pa.ipc.new_file(out, table.schema) as writer:
             writer.write(table)
+        # Mapped before the trailer is written: the buffer is the body alone.
         body = _map(part)
         with part.open("ab") as out:
             out.write(_TRAILER.pack(_MAGIC, _FORMAT, zlib.crc32(body), body.size))

@@ -101,7 +101,7 @@ def _struct_reader(kind: StructType) -> Convert:
     def read(value: object) -> object:
         fields = cast(Mapping[str, object], value)
         row = Row(*(_applied(convert, fields[name]) for name, convert in readers))
-        row.__fields__ = kind.names
+        row.__fields__ = kind.names  # as PySpark gives its own rows their names
         return row
 
     return read
@@ -109,6 +109,7 @@ def _struct_reader(kind: StructType) -> Convert:
 
 def _writer(kind: DataType) -> Convert | None:
     if isinstance(kind, TimestampType):
+        # A naive time is in the zone of the Python process.
         return lambda value: cast(dt.datetime, value).astimezone(dt.UTC)
     if isinstance(kind, StructType):
         return _struct_writer(kind)
@@ -120,6 +121,7 @@ def _writer(kind: DataType) -> Convert | None:
 
 
 def _inner_writer(kind: DataType) -> Convert | None:
+    # `plain_array` does not look into nested values, where Arrow would cut fractions as well.
     return _whole if isinstance(kind, IntegralType) else _writer(kind)
 
 

@@ -40,7 +40,7 @@ class TaskSnapshot:
     def write(self, key_group: int, capture: Capture) -> tuple[str, StateRange]:
         """Add the rows of a key group; return the path of their file and their range of it."""
         if capture.kind not in self.files:
-            task = min(self.groups)
+            task = min(self.groups)  # its number, see `GroupHost.task_of`
             self.files[capture.kind] = SharedFile(self.location, self.incarnation, self.epoch, task, capture.kind)
         file = self.files[capture.kind]
         return file.path, file.add(key_group, capture.table)
