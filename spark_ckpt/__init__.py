@@ -131,7 +131,7 @@ def __getattr__(name: str) -> object:
 
         require_spark_of_jobs(f"ckpt.{name}")
         raise
-    globals()[name] = value
+    globals()[name] = value  # Python asks this function for missing names only
     return value
 
 

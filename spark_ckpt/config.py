@@ -52,6 +52,7 @@ def duration_ms(value: object) -> int:
 
 
 def _checked_ms(milliseconds: float, written: object) -> int:
+    # One comparison, which is false for NaN, too.
     if not 0 <= milliseconds <= 366 * 86_400_000:
         raise ValueError(f"{written!r} is outside of 0 to 366 days")
     return round(milliseconds)
@@ -330,7 +331,7 @@ def setting_names() -> list[str]:
 
 
 def _field_of(key: str) -> str:
-    return _known(key.removeprefix(CONF_PREFIX).replace(".", "_"), written=key)
+    return _known(key.removeprefix(CONF_PREFIX).replace(".", "_"), written=key)  # Spark's keys have dots
 
 
 def _known(name: str, written: str | None = None) -> str:

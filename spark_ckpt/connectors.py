@@ -80,6 +80,7 @@ class Installed:
 def promises(kind: type[Source] | type[Sink]) -> list[str]:
     """Return the promises of a source or sink class: of its protocol, and of the optional protocols that it implements."""
     first = "rows exactly once" if issubclass(kind, Sink) else "the same rows again from every cursor"
+    # By a method's name: `issubclass` refuses a protocol that has an attribute.
     return [first, *(words for method, words in _ALSO.items() if hasattr(kind, method))]
 
 

@@ -96,7 +96,7 @@ def check(file: Committed, stream: Readable, **where: object) -> None:
     for block in _blocks(stream):
         digest.update(block)
         size += len(block)
-    _compare(file, size, digest.hexdigest() if file.sha256 else "", where)
+    _compare(file, size, digest.hexdigest() if file.sha256 else "", where)  # without a digest: the size
 
 
 def verified(

@@ -366,7 +366,7 @@ class StopTimedOut(EpochTimedOut, SystemExit):
 
     condition = "CKPT_STOP_TIMED_OUT"
     retriable = False
-    code = exit_code = 11
+    code = exit_code = 11  # `code`: SystemExit's, with which the interpreter ends
 
 
 class DrainStopped(CkptError, SystemExit):

@@ -150,9 +150,10 @@ def _act(entry: _Armed, point: Failpoint) -> None:
         os.kill(os.getpid(), number)
         return
     timer = threading.Timer(entry.delay_ms / 1000, os.kill, (os.getpid(), number))
-    timer.daemon = True
+    timer.daemon = True  # a program that ends before must not wait for it
     timer.start()
 
 
 _armed: dict[Failpoint, _Armed] | None = None
+# At import: publishers' processes and Python workers inherit the environment.
 arm(os.environ.get(VARIABLE, ""))

@@ -140,6 +140,7 @@ def cache_folder() -> Path:
 def find_java() -> Path:
     """Return the `java` of JAVA_HOME or of PATH. Raises `EnvironmentUnfit` if there is none, or if it is older than 17."""
     home = os.environ.get("JAVA_HOME")
+    # As Spark's own scripts: JAVA_HOME before PATH.
     place = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if place is None:
         where = "JAVA_HOME has no bin/java" if home else "there is no java on PATH"
@@ -230,7 +231,7 @@ def run_ivy(work: Path, jars: Sequence[Jar]) -> None:
     command = [str(find_java()), "-Xmx256m", "-cp", str(_ivy_jar()), "org.apache.ivy.Main"]
     command += ["-settings", settings, "-ivy", str(work / "ivy.xml")]
     command += ["-cache", str(work / "cache"), "-confs", "default"]
-    log = work.parent / "ivy.log"
+    log = work.parent / "ivy.log"  # `work` is deleted after an error, too
     try:
         with log.open("wb") as output:
             subprocess.run(command, stdout=output, stderr=output, timeout=_DOWNLOAD_TIMEOUT_S, check=False)

@@ -24,7 +24,7 @@ def plain(value: object) -> Json:
         return value.isoformat()
     if isinstance(value, Mapping):
         return {str(name): plain(each) for name, each in value.items()}
-    if isinstance(value, Sequence):
+    if isinstance(value, Sequence):  # after text and bytes, which are sequences, too
         return [plain(each) for each in value]
     if isinstance(value, decimal.Decimal | datetime.timedelta):
         return str(value)

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from spark_ckpt.errors import ConfigInvalid
 
+# file:/x, file:///x and file://host/x: the path begins at its slash.
 _FILE = re.compile(r"file:(//[^/]*)?(?=/)", re.IGNORECASE)
 _REFUSED = re.compile(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f\\\ud800-\udfff]")
 """Characters that deltalake misreads in a path.

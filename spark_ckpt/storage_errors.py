@@ -138,5 +138,6 @@ def taken_away(folder: Path | None) -> bool:
 
 def one_line(error: BaseException | str) -> str:
     """Return an error's text without the colours, arrows and stack of the libraries."""
+    # "0:" is the first frame of a backtrace of Rust.
     text = _DECORATION.sub(" ", str(error).split("\n   0: ", 1)[0])
     return " ".join(text.split())[:300]

@@ -79,8 +79,9 @@ def _delete_left(base: Path, prefix: str) -> None:
         with suppress(OSError):
             held = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while the folder's process lives
                 # A network file system may be mounted without locks between its hosts: another host's lock proves nothing.
+                # One byte more than the name, so that no longer name matches.
                 if os.read(held, len(_HOST) + 1) == _HOST:
                     shutil.rmtree(folder, ignore_errors=True)
             finally:

@@ -41,6 +41,7 @@ def agg_call(given: Sequence[object], output_mode: object, name: object, named: 
     texts = [each for each in given if isinstance(each, str)]
     mode = texts[0] if texts else output_mode
     called = texts[1] if len(texts) > 1 else name
+    # an aggregate for an output column that is called like a setting arrives as that setting
     for setting in (mode, called):
         if isinstance(setting, Aggregate | Column):
             raise GraphInvalid(
@@ -120,9 +121,10 @@ def _of_spark(call: AggregateCall) -> Aggregate:
             f"agg: {call.function}(...) takes one column by its name, no expression",
             hint=f'compute it first: withColumn("amount2", ...), then F.{call.function}("amount2")',
         )
-    if kind == "count" and not call.columns:
+    if kind == "count" and not call.columns:  # count("*")
         return ours.count()
     if not call.columns:
         raise GraphInvalid(f"agg: {call.function}(...) names no column", hint=_EXAMPLE)
+    # the only literal argument of first and last is ignorenulls
     skip_nulls = kind in ("first", "last") and any(literal is True for literal in call.literals)
     return Aggregate(kind, call.columns[0], call.columns[0], skip_nulls)

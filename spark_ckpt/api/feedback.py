@@ -44,6 +44,7 @@ class Feedback(Stream):
                 hint="select and cast its columns",
             )
         self._closed = True
+        # In the order of the loop's columns, which its segments have.
         self._job._bind_edge(self._edge, stream.select(*map(column_of, self.columns))._node)
 
 

@@ -62,11 +62,12 @@ class ForeachBatchSink:
 
 
 def _in_order(frame: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Return the rows of a frame of files, file by file. Spark reads the largest file first."""
     from pyspark.sql import functions as F
 
     at = frame.metadataColumn("_metadata")
+    # One text for all names, none of which has a slash.
     place = F.array_position(F.split(F.lit("/".join(names)), "/"), at["file_name"])
+    # By file and row, since Spark reads the largest file first.
     return frame.orderBy(place, at["row_index"])
 
 
@@ -82,11 +83,13 @@ class _Calls:
     def publish(self, output: EpochOutput) -> PublishReceipt:
         """Call the function, unless the epoch has no rows. Raises `EpochDamaged`, and the function's errors."""
         rows = sum(file.rows for file in output.files)
+        # A whole result without rows is a call, too: the function has to empty its table.
         if output.files or output.replaces:
             frame = self._frame(output)
             hit(Failpoint.PRE_COMMIT)
             self._function(frame, int(output.epoch))
             hit(Failpoint.PUBLISH_COMMITTED)
+        # The function has no marker, by which it could recognise an epoch that it was called with before.
         return PublishReceipt(output.epoch, rows, replayed=False)
 
     def close(self) -> None:

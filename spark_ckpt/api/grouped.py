@@ -118,6 +118,7 @@ class GroupedStream:
         Raises `GraphInvalid`.
         """
         call = agg_call(given, outputMode, name, aggregates)
+        # in mode "each row" the input rows come out, with their window
         flat, windows = self._with_flat_windows(keep=call.output_mode == EACH_ROW)
         operator = RunningAggregates(call.aggregates, flat._schema, flat._keys, call.output_mode, windows)
         # without a watermark no key can close
@@ -135,6 +136,7 @@ class GroupedStream:
                     'through("name")',
                 )
             rule = FirstRows(declared.column, declared.delay_ms)
+        # a key that has its time closes by itself: no row of it can come once the watermark has reached it
         elif declared is not None and declared.column in self._keys:
             rule = FirstRows(declared.column)
         timeout = GroupStateTimeout.NoTimeout if declared is None else GroupStateTimeout.EventTimeTimeout
@@ -257,6 +259,7 @@ def _operated(
     """Return the operator's output for the rows of `stream`. `event_time` is their watermarked column."""
     job = stream._job
     check_read_once(stream._node)
+    # with settings of the session, which tasks do not have
     bound = operator.bind(Binding(name, event_time, pandas_options(job.spark), closing))
     node = OperatorNode(stream._node, job._operator_name(name, keys), keys, bound, event_time)
     return stream._next(node, streaming_template(job.spark, operator.output))

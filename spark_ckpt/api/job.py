@@ -85,7 +85,7 @@ class Job:
         self.spark = spark
         self.name = valid_name("job", name)
         self.store = store
-        store_location(store)
+        store_location(store)  # raises here for a bad place, and not at the start
         self._storage_options = dict(storage_options or {})
         # the session's conf overrides the application's
         self._config = JobConfig.of(settings, dict(spark.sparkContext.getConf().getAll()) | _session_conf(spark))
@@ -237,13 +237,17 @@ class Job:
             accept_new_sink, accept_new_source, accept_moved, accept_dropped_operator, accept_lost_rows
         )
         graphs = self._stage_graphs()
+        # a feedback may feed itself through other stages, which the graph of one stage does not show
         loops = loops_over_stages(list(self._bindings.values()), self._closed_edges(), self._stage_inputs)
         chosen = chosen_stages(graphs, ([stages] if isinstance(stages, str) else stages) or self._config.stages)
         check_stages(chosen, graphs, self._between, restore != LATEST, availableNow)
+        # also those of stages that other processes run: a stage reads the stores of its senders
         stores = opened_stages(self.name, self.store, self._storage_options, graphs)
 
         def start(graph: StageGraph, listeners: Sequence[RunListener]) -> Run:
+            # before the plan, whose checks ask each input about its sender
             join_stages(graph, stores, self._between.indexed)
+            # a handle of its own: those in `stores` serve the page and the watch over all stages
             plan = self._planned(graph.bindings, graph.edges, stores[graph.name].reopened, restore, confirmed, loops)
             plan = replace(plan, stage_stores=tuple(stores.values()))
             return self._started(plan, restore, availableNow, self._config.standby, listeners)
@@ -298,7 +302,7 @@ class Job:
         check_graph(bindings, edges, over_stages)
         for binding in bindings:
             binding.sink.check(self.spark, binding.schema)
-        store = open_store()
+        store = open_store()  # after the checks, since it creates a missing store
         plan = planned(self.spark, store.job, self._config, store, bindings, edges, restore, confirmed)
         plan = replace(plan, between=self._between)
         if plan.between.indexed:
@@ -307,6 +311,7 @@ class Job:
 
     def _with_rejects(self, bindings: list[SinkBinding]) -> list[SinkBinding]:
         if self._rejects is not None and bindings:
+            # any node: rows are diverted to this sink wherever they are parsed, and no stream ends in it
             return [*bindings, SinkBinding(REJECTED, self._rejects, bindings[0].node, REJECTED_SCHEMA)]
         return bindings
 
@@ -326,20 +331,18 @@ class Job:
                 f"stages {', '.join(parsing)} parse records, and rejectsTo is one table",
                 hint="parse all records in one stage",
             )
+        # where records are parsed; if nowhere, any stage may have the empty table
         name = next(iter(parsing), next(iter(graphs)))
         with_rejects = replace(graphs[name], bindings=tuple(self._with_rejects(list(graphs[name].bindings))))
         return {**graphs, name: with_rejects}
 
     def _schema(self, source: Source) -> StructType:
-        """Read the source's schema.
-
-        Spark's workers run sources in Python, so a failure of the workers is reported first.
-        """
         # Spark looks for the name of a new Python source in the active session, and refuses one that another job's session has.
         activate(self.spark)
         try:
             return source.read(self.spark, source.start(self.spark)).schema
         except (PySparkException, Py4JError):
+            # The workers run sources in Python: if they are at fault, this raises first.
             check_workers(self.spark)
             raise
 
@@ -370,6 +373,7 @@ class Job:
 
     def _bind(self, sink: Sink, node: Node, schema: StructType, name: str | None, publish_every: object = None) -> None:
         _checked_sink(sink)
+        # an edge has a name of its own, by which readers find it
         known = sink.named(name) if isinstance(sink, EdgeSink) else name or sink.describe().get("kind", "sink")
         chosen = valid_name("sink", known)
         if chosen == REJECTED:

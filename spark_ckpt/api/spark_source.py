@@ -77,6 +77,7 @@ class SparkSource:
         self._clock_ms = clock_ms
         self._asked: TableId | None = None
         _check_format(format, replayable)
+        # Spark takes names of options in any case.
         _check_options(self._kind, {name.lower(): value for name, value in self._options.items()})
 
     @property
@@ -123,6 +124,7 @@ class SparkSource:
 
         Raises `SourceInvalid` for an offset of several lines.
         """
+        # The offset log has one line for a source.
         if "\n" in offset:
             raise SourceInvalid(f"{self._format}: an offset of more than one line cannot be put back")
         return {**previous, "offset": offset}
@@ -135,6 +137,7 @@ class SparkSource:
         """Return True if every whole second up to `end` is read; always False for formats other than `rate`."""
         if self._kind != "rate":
             return False
+        # An offset of `rate` is the number of whole seconds since its start.
         return _int(cursor["offset"]) >= (_int(end["now_ms"]) - _int(cursor["start_ms"])) // 1000
 
     def identity(self, spark: SparkSession) -> Mapping[str, str]:
@@ -156,7 +159,7 @@ class SparkSource:
         try:
             return parts | {"table id": self._asked.ask() if self._asked is not None else ""}
         except (DeltaError, OSError):
-            return parts | {"table id": ""}
+            return parts | {"table id": ""}  # unknown this time, which contradicts no epoch
 
     def describe(self) -> Mapping[str, str]:
         """Return kind and format; options may hold secrets."""
@@ -250,7 +253,7 @@ def _table_id(path: str) -> TableId | None:
 
 
 def _text(value: str | int | float | bool) -> str:
-    return json.dumps(value) if isinstance(value, bool) else str(value)
+    return json.dumps(value) if isinstance(value, bool) else str(value)  # Spark writes true and false in lower case
 
 
 def _int(value: Json) -> int:

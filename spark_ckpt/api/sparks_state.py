@@ -112,6 +112,7 @@ def flat_rows(rows: DataFrame) -> tuple[DataFrame, list[str]]:
     columns += [
         (field.name, "")
         for field in rows.schema.fields
+        # The partition is no part of a row's state.
         if field.name != _PARTITION and not isinstance(field.dataType, StructType | NullType)
     ]
     times = Counter(inner or outer for outer, inner in columns)

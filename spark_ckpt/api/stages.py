@@ -26,7 +26,7 @@ def check_stages(
 
     `one_epoch`: the start names an epoch to restore.
     """
-    _check_protocol(between, loop_of(graphs), available_now)
+    _check_protocol(between, loop_of(graphs), available_now)  # of all stages, also those of other processes
     if one_epoch and len(chosen) > 1:
         raise ConfigInvalid(
             "an epoch to restore is one of a single stage",

@@ -49,7 +49,7 @@ def read_state(
         state, which = sparks
         return sparks_rows_now(_session(spark, operator), opened, state, number, which, options).toArrow()
     _refuse_options("read_state", options)
-    snapshot_of(manifest, operator)
+    snapshot_of(manifest, operator)  # raises for an operator that the epoch has not
     rows = opened.state(operator).read(number)
     return rows.drop_columns([name for name in _INTERNAL if name in rows.column_names])
 
@@ -125,6 +125,7 @@ def state_frame(
     keys = map(quoted, column_names(snapshot.key_schema))
     # the files are a chain: a full file and later changes; the newest row of a key is its state
     newest = F.row_number().over(Window.partitionBy(*keys).orderBy(F.desc("ckpt_epoch")))
+    # deletions go after the choice: the newest row of a deleted key hides the older ones
     alive = rows.withColumn("ckpt_newest", newest).where("ckpt_newest = 1 AND ckpt_op = 'put'")
     return alive.drop("ckpt_newest", *_INTERNAL)
 

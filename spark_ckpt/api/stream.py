@@ -94,6 +94,7 @@ class Stream:
     if not TYPE_CHECKING:  # type checkers see the defined attributes only
 
         def __getattr__(self, name: str) -> NoReturn:
+            # no columns for private names: the question for a missing `_template` would lead back here
             raise not_on_stream(name, type(self), () if name.startswith("_") else self.columns)
 
     def printSchema(self) -> None:
@@ -142,6 +143,7 @@ class Stream:
         self, value: bool | float | str | Mapping[str, bool | float | str], subset: list[str] | None = None
     ) -> Stream:
         """As `DataFrame.fillna`."""
+        # quoted, since Spark reads a dot in a name as a path
         columns = subset if subset is not None else [quoted(name) for name in self.columns]
         filled = dict(value) if isinstance(value, Mapping) else value
         return self._diverted()._then(
@@ -206,6 +208,7 @@ class Stream:
             given = [next(others) if isinstance(each, Stream) else each for each in args]
             return function(frames[0], *given, **kwargs)
 
+        # after an operator of the job Spark has no watermark, so its own stateful operators are refused there
         if any(operators_of(each._node) for each in streams):
             if len(streams) > 1:
                 raise _behind_operator(operators_of(*(each._node for each in streams))[0])
@@ -331,6 +334,7 @@ class Stream:
 
     def _keyed_by(self, subset: Sequence[str] | None) -> GroupedStream:
         keys = self.columns if subset is None else subset
+        # a text would count as the list of its letters
         if isinstance(keys, str) or not all(isinstance(key, str) and key in self.columns for key in keys):
             raise GraphInvalid(
                 f"dropDuplicates needs a list of columns, not {keys!r}", hint=f"columns: {', '.join(self.columns)}"
@@ -438,7 +442,7 @@ class Stream:
     ) -> Stream:
         """Record a function that may contain Spark's own stateful operators."""
         line = users_line()
-        given = [each._diverted() for each in streams]
+        given = [each._diverted() for each in streams]  # a user's function must not see rejected rows
         frames = [each._template for each in given]
         with self._refusals_at("transform", line):
             spark_reads = all(is_read_by_spark(each._node) for each in given)
@@ -458,14 +462,11 @@ class Stream:
         return self._next(spark, streaming_template(self._job.spark, tried.frame.schema))
 
     def _selected(self, verb: str, select: Callable[..., DataFrame]) -> Stream:
-        """Divert rejected rows first unless columns are only dropped, reordered or renamed.
-
-        An expression must not run for a rejected row: a generator drops or repeats it, a function of the user gets nulls,
-        and `struct(*)` has the hidden column.
-        """
         stream = self
         if self._hides_rejects:
             with suppress(AnalysisException):  # `_then` raises it with the user's line
+                # An expression must not run for a rejected row: a generator drops or repeats it, a user's function gets
+                # nulls, and `struct(*)` has the hidden column.
                 if columns_kept(select(streaming_template(self._job.spark, self._visible.schema))) is None:
                     stream = self._diverted()
         return stream._then(verb, lambda frame: _with_hidden(frame, select))
@@ -489,7 +490,7 @@ class Stream:
         return self._then("divert rejected rows", divert_rejects) if self._hides_rejects else self
 
     def _united(self, other: Stream, combine: Callable[[DataFrame, DataFrame], DataFrame]) -> Stream:
-        left, right = self._diverted(), other._diverted()
+        left, right = self._diverted(), other._diverted()  # a union needs equal columns, also hidden ones
         try:
             tried = combine(left._template, right._template)
         except AnalysisException as error:
@@ -525,8 +526,8 @@ def _named_key(stream: Stream, key: str | Column) -> tuple[Stream, str]:
 
 
 def _with_hidden(frame: DataFrame, select: Callable[..., DataFrame]) -> DataFrame:
-    """Return the selection with the hidden column; `*` already contains it."""
     chosen = select(frame)
+    # `*` already contains the hidden column
     return select(frame, REJECT) if REJECT in frame.columns and REJECT not in chosen.columns else chosen
 
 

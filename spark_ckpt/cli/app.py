@@ -98,6 +98,7 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a user's data may have characters that its encoding lacks
     code = exit_code(list(sys.argv[1:] if arguments is None else arguments))
+    # Here, since `os._exit` writes out no buffer.
     with contextlib.suppress(OSError):
         sys.stderr.flush()
     os._exit(code)
@@ -114,7 +115,7 @@ def exit_code(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code. Errors go to stderr, as JSON if the command has --json."""
     try:
         code = _ended(arguments)
-        flush()
+        flush()  # a disk that is full by now still fails the command
     except CkptError as error:
         with contextlib.suppress(OSError):  # on a full disk the exit code still says it
             _tell(error, "--json" in arguments)

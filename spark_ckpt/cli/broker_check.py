@@ -44,10 +44,10 @@ def broker_findings(servers: str, options: Mapping[str, str]) -> Iterator[Findin
 
 
 def _silent(servers: str) -> str | None:
-    """Return the reason if no address answers, else None. Runs before Kafka's clients, which retry."""
+    """Return the reason if no address answers, else None."""
     failures = []
     for server in servers.split(","):
-        host, _, port = server.rpartition(":")
+        host, _, port = server.rpartition(":")  # from the right: an IPv6 address has colons
         try:
             with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S):
                 return None
@@ -63,6 +63,7 @@ def _asked(servers: str, options: Mapping[str, str]) -> Iterator[Finding]:
 
     security, others = split_options(options)
     connection = Connection(servers, security)
+    # Before Kafka's clients, which would try again for long.
     if (why := _silent(servers)) is not None:
         yield Finding("kafka", "fail", why, "check the address, and that the broker runs and listens there")
         return

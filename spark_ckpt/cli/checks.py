@@ -143,11 +143,12 @@ def connector(name: str) -> Finding:
     if not choices:
         return Finding(f"connector {name}", "ok", f"{origin}; needs no jars")
     folder = jars.cache_folder()
+    # One jar of each choice is enough.
     there = sum(any((folder / jar.file_name).is_file() for jar in choice) for choice in choices)
     if there < len(choices):
         detail = f"{origin}; {there} of {len(choices)} jars in {folder}; the others are fetched at the first use"
         return Finding(f"connector {name}", "warn", detail, f"fetch them now: spark-ckpt jars {name}")
-    connectors.jar_paths([found])
+    connectors.jar_paths([found])  # all are there, so this only compares their digests
     return Finding(f"connector {name}", "ok", f"{origin}; {len(choices)} jars in {folder}")
 
 

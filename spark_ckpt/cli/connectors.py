@@ -25,9 +25,9 @@ def connectors(as_json: AsJson = False) -> None:
 
 
 def _described(name: str) -> dict[str, Json]:
-    """Return a connector's fields, or its error: a broken connector does not hide the others."""
     try:
         return _fields(installed.named(name))
+    # A broken connector does not hide the others.
     except CkptError as error:
         return {"error": {"condition": error.condition, "what": error.what, "hint": error.hint}}
 

@@ -88,7 +88,7 @@ def _sparks(
     """Return the rows of one of Spark's operators at each epoch. Raises `EpochNotFound` for an epoch without it."""
     for epoch, found in sparks.items():
         if found is None:
-            snapshot_of(store.log.manifest(epoch), operator)
+            snapshot_of(store.log.manifest(epoch), operator)  # raises: that epoch has no such operator
     named = {epoch: found for epoch, found in sparks.items() if found is not None}
     with sparks_rows_of("diff", store, named, options) as found_rows:
         tables = {epoch: rows.matching(wanted).toArrow() for epoch, rows in found_rows.items()}

@@ -94,6 +94,7 @@ class _Watch:
         newest = self.log_state.by_id.get(self.log_state.latest)
         if newest is None or newest.epoch == self._final:
             return
+        # Each epoch of the old driver moves the beginning of the gap, the first one of its successor ends it.
         if newest.incarnation == self._before.incarnation:
             self._final, self._final_s = newest.epoch, time.monotonic()
         elif self._first_s is None:

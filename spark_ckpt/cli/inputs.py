@@ -57,7 +57,7 @@ def _names(inputs: Sequence[InputAgain]) -> set[str]:
 
 
 def _all_again(store: Store, log_state: LogState, planned: RestorePlan) -> list[InputAgain]:
-    if not log_state.latest or log_state.latest == planned.epoch:
+    if not log_state.latest or log_state.latest == planned.epoch:  # nothing was read after it
         return []
     newest = store.log.manifest(log_state.latest).cursors
     found = (_again(store, name, planned.cursors.get(name), newest[name]) for name in sorted(newest))
@@ -67,7 +67,7 @@ def _all_again(store: Store, log_state: LogState, planned: RestorePlan) -> list[
 def _again(store: Store, source: str, before: Cursor | None, newest: Cursor) -> InputAgain | None:
     from spark_ckpt_files.replay import replay
 
-    if "segments" not in newest:
+    if "segments" not in newest:  # only cursors of file sources name segments
         return None
     try:
         again = replay(store.location.child(FOLDER, source), before, newest)

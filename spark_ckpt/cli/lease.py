@@ -79,6 +79,7 @@ def next_shares(log_state: LogState, waiting: Mapping[str, StandbyNote]) -> dict
     """
     turns = {} if log_state.maintenance is None else log_state.maintenance.lease.turns
     known = {ProcessId(name): Turn(turn.since, turn.ttl_ms) for name, turn in turns.items()}
+    # A note without a clock is of a standby that takes no lease.
     takes = {ProcessId(name): note.health for name, note in waiting.items() if note.clock_ms is not None}
     if not takes:
         return {}

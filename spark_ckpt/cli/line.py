@@ -143,9 +143,10 @@ def _print_why(programs: Mapping[str, Program], why: str, as_json: bool) -> None
     try:
         found = through(programs, name, int(epoch))
     except EpochNotFound as error:
+        # Without reasons it is no answer: the program or its epoch does not exist.
         if error.context.get("reasons") is None:
             raise
-        reasons = str(error.context["reasons"]).split("; ")
+        reasons = str(error.context["reasons"]).split("; ")  # as `epochs.lines` joins them
         if as_json:
             print_json({"in_a_line": False, "reasons": list(reasons)})
             return

@@ -59,7 +59,7 @@ def list_epochs(
 
 
 def _list_stages(known: Stages, stores: Sequence[Store], as_json: bool) -> None:
-    """Print one line for each stage of a program: newest epoch, lag of its readers, driver."""
+    """Print one line for each stage of a program: its senders, newest epoch, driver."""
     states = {stage: store.log.state() for stage, store in zip(known.stages, stores, strict=True)}
     if as_json:
         fields = [_stage_fields(stage, known.stages[stage], log_state) for stage, log_state in states.items()]

@@ -35,6 +35,7 @@ def check_memory(store: Store, manifests: Sequence[Manifest]) -> MemoryReport:
     for source in sorted({name for manifest in manifests for name in manifest.cursors}):
         own = [manifest for manifest in manifests if source in manifest.cursors]
         folder = store.location.child(FOLDER, source)
+        # Another connector may have read the source at an older epoch.
         kinds = {manifest.epoch: manifest.source_identities.get(source, {}).get("kind", "") for manifest in own}
         checkers = {kind: _checker(kind) for kind in set(kinds.values())}
         unknown = {kind for kind, checker in checkers.items() if checker is None} - {_EDGE}

@@ -58,6 +58,7 @@ def without_commands(text: str) -> str:
 
 def json_for(stream: TextIO, value: Json, indent: int | None = None) -> str:
     """Return JSON whose characters `stream` can encode."""
+    # Looked up, since an encoding has several names.
     is_utf8 = codecs.lookup(stream.encoding or "ascii").name == "utf-8"
     return json.dumps(value, ensure_ascii=not is_utf8, indent=indent, allow_nan=False).translate(_JSON_COMMANDS)
 
@@ -67,8 +68,8 @@ def write_file(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():  # for example /dev/stdout
         path.write_text(text, encoding="utf-8")
         return
-    target = path.resolve()
-    part = target.with_name(f".{uuid.uuid4().hex}.part")
+    target = path.resolve()  # behind a link, which stays a link
+    part = target.with_name(f".{uuid.uuid4().hex}.part")  # in the same folder, where a rename is one step
     try:
         part.write_text(text, encoding="utf-8")
         part.replace(target)

@@ -50,6 +50,6 @@ def readers_of(log: EpochLog, log_state: LogState) -> Iterator[ReaderOfEdge]:
     branch = sorted(brief.epoch for brief in log_state.lineage())
     found = []
     for entry in log_state.readers.values():
-        first = held_from(log_state, entry, newest, 0)
+        first = held_from(log_state, entry, newest, 0)  # 0: of any age
         found.append(ReaderOfEdge(entry, tuple(epoch for epoch in branch if first and epoch >= first)))
     yield from sorted(found, key=lambda each: -len(each.held))

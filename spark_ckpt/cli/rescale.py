@@ -73,6 +73,7 @@ def _partitions(store: str, partitions: int, as_json: bool, storage_option: list
     with spark_for("spark-ckpt rescale") as session:
 
         def announced() -> SparkSession:
+            # Not on stdout, which may be JSON.
             typer.echo("starting Spark: it repartitions the state of its own operators", err=True)
             return session()
 

@@ -83,7 +83,7 @@ def _of_one_store(
     opened = open_store(store, storage_option)
     call = restore_call(opened.log.state(), wanted, new)
     found, not_compared = sinks_behind(opened)
-    late = [each for each in found if each.sink not in new]
+    late = [each for each in found if each.sink not in new]  # a new sink has no epoch of the one before
     # A sink from an older backup lacks epochs that the log counts as published: the plan has to publish them again.
     log_state = opened.log.state()
     log_state = taken_back(log_state, lacking_after(late, log_state, opened.log.manifest))
@@ -100,6 +100,7 @@ def _of_one_store(
         for name, why in not_compared.items():
             print_line(f"sink {name} was not compared: {why}\n")
         _print_plan(log_state, planned, inputs, call)
+    # Last: the plan is printed all the same, and the exit code says that the job would not start.
     unknown = next((each.error for each in inputs if each.error is not None), None)
     if unknown is not None:
         raise unknown

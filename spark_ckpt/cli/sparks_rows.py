@@ -66,6 +66,7 @@ class SparksRows:
         from spark_ckpt.api.sparks_state import reading_folder
 
         runs = reading_folder(self.frame.sparkSession, self.store, self.state, self.epoch)
+        # Next to the folder for Spark's reader, which driver and executors share.
         folder = runs.with_name(f"{runs.name}-{uuid.uuid4().hex[:8]}")
         try:
             self.frame.write.parquet(folder.as_uri())
@@ -84,6 +85,7 @@ def sparks_rows_of(
 
     Raises `ConfigInvalid` for options that Spark refuses, `EpochDamaged`, `EnvironmentUnfit`.
     """
+    # Not on stdout, which may be JSON.
     typer.echo("starting Spark: only Spark reads the state of its own operators", err=True)
     with spark_for(f"spark-ckpt {command}") as session:
         from py4j.protocol import Py4JError

@@ -68,7 +68,7 @@ def state(
     if version and sparks is not None:
         raise ConfigInvalid(f"the state of '{operator}' is Spark's own: no table has it", hint="write one with --to")
     if version:
-        snapshot_of(manifest, operator)
+        snapshot_of(manifest, operator)  # raises for an operator that the epoch has not
         _print_version(operator, number, opened.state(operator).version(number), as_json)
     elif sparks is not None:
         _sparks(asked, opened, sparks, pairs(option, "--option"))
@@ -109,17 +109,16 @@ def _sparks(asked: _Asked, store: Store, sparks: tuple[SparkState, int], options
             _print_copy(asked, version, rows.total)
             return
         matching = rows.matching(asked.keys)
-        count = matching.count() if asked.keys else rows.total
+        count = matching.count() if asked.keys else rows.total  # Spark reads the state once more for a count
         shown = (matching.limit(asked.limit) if asked.limit else matching).toArrow()
     _print(asked, "row", rows.total, count, shown)
 
 
 def _print_version(operator: str, epoch: int, version: int, as_json: bool) -> None:
-    """Print the number alone, for a script that writes `VERSION AS OF`."""
     if as_json:
         print_json({"operator": operator, "epoch": epoch, "version": version})
     else:
-        print_line(str(version))
+        print_line(str(version))  # the number alone, for a script that writes `VERSION AS OF`
 
 
 def _print_copy(asked: _Asked, version: int, rows: int) -> None:

@@ -18,9 +18,10 @@ from spark_ckpt.store.location import Location
 def is_within(table: str, store: Location) -> bool:
     """Return True if the table's place is the store's folder or below it."""
     place = Location(table)
+    # Resolved, since a link may lead into the store.
     if place.local is not None and store.local is not None:
         return place.local.resolve().is_relative_to(store.local.resolve())
-    return f"{place.uri.rstrip('/')}/".startswith(f"{store.uri.rstrip('/')}/")
+    return f"{place.uri.rstrip('/')}/".startswith(f"{store.uri.rstrip('/')}/")  # `store-2` is not in `store`
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,7 @@ def _newest(store: Store, log_state: LogState) -> Finding:
 
 def _writable(location: Location) -> Finding:
     """Write a file, read it back, and let two writers race for one table version: exactly one may win."""
+    # Nothing may stay of the check: a folder that it creates for the store is removed as well.
     fresh = location.local is not None and not location.local.exists()
     probe = location.child(f"doctor-{uuid.uuid4().hex}")
     try:
@@ -113,11 +114,11 @@ def _writable(location: Location) -> Finding:
 
 
 def _compare_and_swap(probe: Location) -> Finding:
-    """Let one writer follow the other, then both race: a server may check that a file is absent and write it later."""
     delta_log.create_table(probe, _SCHEMA, "spark_ckpt doctor")
     won = sum(commit() for commit in _commits(probe))
     if won != 1:
         return _both_won("this location has no compare-and-swap") if won else _nobody_won("one after the other")
+    # Then both race: a server may check that a file is absent and write it later.
     races = _LOCAL_RACES if probe.local is not None else RACES
     with ThreadPoolExecutor(2) as pool:
         for race in range(1, races + 1):

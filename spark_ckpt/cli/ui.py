@@ -39,5 +39,5 @@ def ui(
     gc.set_threshold(_YOUNG)
     server = PageServer(stores, host, port, name or (), pairs(storage_option, "--storage-option"))
     print_line(f"{server.url}  (Ctrl-C ends it)")
-    flush()
+    flush()  # the server blocks from here on, and a pipe holds lines back
     server.run()

@@ -80,7 +80,7 @@ def damages(store: Store, epochs: Sequence[int], deep: bool) -> tuple[dict[int, 
     manifests: list[Manifest] = []
     found: dict[int, str | None] = {}
     for epoch in epochs:
-        with suppress(EpochNotFound):
+        with suppress(EpochNotFound):  # retention has dropped it since the list was read
             found[epoch] = _damage(store, epoch, deep, manifests)
     memory = check_memory(store, manifests)
     for epoch, errors in memory.damage.items():

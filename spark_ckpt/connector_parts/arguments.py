@@ -32,6 +32,7 @@ def checks_arguments(elsewhere: Mapping[str, str] | None = None) -> Callable[[C]
                         f"{cls.__name__} has no argument '{name}'", hint=_advice(name, known, elsewhere or {})
                     )
             try:
+                # Apart from the call: a TypeError that the constructor raises itself is no wrong argument.
                 signature.bind(self, *args, **named)
             except TypeError as error:
                 raise ConfigInvalid(

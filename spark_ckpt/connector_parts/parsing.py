@@ -66,7 +66,7 @@ def _parse(text: Column, wanted: StructType, format: str) -> Column:
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     if format == "json":
         return F.from_json(text, with_corrupt, options)
-    return F.from_csv(text, _ddl(with_corrupt), options)
+    return F.from_csv(text, _ddl(with_corrupt), options)  # it takes no StructType
 
 
 def _ddl(schema: StructType) -> str:

@@ -13,6 +13,7 @@ from spark_ckpt.events.listener import RunListener
 _log = logging.getLogger(__name__)
 _WAITING = 1000
 _CLOSE_S = 2.0
+# By name, so that an event that is added later is passed on, too.
 _METHODS = [name for name in vars(RunListener) if name.startswith("on")]
 
 
@@ -28,6 +29,7 @@ class Aside(RunListener):
         name = f"ckpt-{type(listener).__name__}"
         # A daemon: a listener that hangs in a network call must not keep the program alive.
         self._thread = threading.Thread(target=self._pass_on, name=name, daemon=True)
+        # On the instance, where they hide the methods of the class, which do nothing.
         for method in _METHODS:
             setattr(self, method, partial(self._put, method))
 
@@ -44,7 +46,7 @@ class Aside(RunListener):
         """Wait until all events so far are passed on. Return False if that takes longer than `within_s` seconds."""
         done = threading.Event()
         try:
-            self._events.put(done.set, timeout=within_s)
+            self._events.put(done.set, timeout=within_s)  # after all events so far
         except queue.Full:
             return False
         return done.wait(within_s)

@@ -44,8 +44,9 @@ def companions_of(plan: JobPlan, progress: Progress, listeners: Sequence[RunList
     Raises `ConfigInvalid` for an address in use, or one that is no address, and `EnvironmentUnfit` for missing
     packages.
     """
+    # Listeners with a thread of their own, which starts and ends with the run.
     found: list[Companion] = [each for each in listeners if isinstance(each, ShownCursors | Aside)]
-    if plan.config.metrics or plan.config.ui:
+    if plan.config.metrics or plan.config.ui:  # to count the lag costs requests, so only if it is shown
         found += _lag_watch(plan, progress, listeners)
     if plan.config.ui and not plan.stage_stores:
         found.append(page_of(plan.job, [plan.store], plan.config.ui))
@@ -53,7 +54,7 @@ def companions_of(plan: JobPlan, progress: Progress, listeners: Sequence[RunList
 
 
 def _lag_watch(plan: JobPlan, progress: Progress, listeners: Sequence[RunListener]) -> list[LagWatch]:
-    announcer = Announcer(plan.job, 0, listeners)
+    announcer = Announcer(plan.job, 0, listeners)  # lag belongs to no incarnation
 
     def tell(rows: Mapping[str, int]) -> None:
         progress.lag_is(rows)

@@ -38,7 +38,7 @@ def follow(
     with Live(console=screen, auto_refresh=False, transient=False) as live:
         over = False
         while not over and (deadline_s is None or time.monotonic() < deadline_s):
-            over = is_over(every_s)
+            over = is_over(every_s)  # before the view, so that the last one shows the end
             live.update(picture(records(), lag(), over), refresh=True)
     if not (screen.is_terminal or screen.is_jupyter):
         screen.line()  # other outputs: `Live` does not end its last line
@@ -94,6 +94,7 @@ def epoch_rate(epochs: Sequence[EpochBrief]) -> float:
     """Return the rows per second over the newest 20 epochs; 0 for fewer than two."""
     newest = list(epochs)[-_RECENT:]
     took_ms = newest[-1].created_ms - newest[0].created_ms if newest else 0
+    # The rows of the oldest one came before the time that is measured.
     return sum(each.rows_in for each in newest[1:]) * 1000 / took_ms if took_ms > 0 else 0.0
 
 

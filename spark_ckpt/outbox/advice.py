@@ -9,6 +9,7 @@ from spark_ckpt.epochs.log_state import LogState
 _CONF = re.compile(r" \(--conf [^)]*\)")
 """Setting of a job, as a hint names it; an outbox has none."""
 _RESTORE = re.compile(r"restore=(\d+)")
+# In this order: a later phrase is part of an earlier one.
 _TERMS = (
     ("job.start()", "out.start(writer)"),
     ("job.start(", "out.start(writer, "),
@@ -30,7 +31,7 @@ def of_outbox(hint: str, log_state: LogState | None = None) -> str:
     for ours, theirs in _TERMS:
         said = said.replace(ours, theirs)
     epochs = sorted({int(each) for each in _RESTORE.findall(said)})
-    if not epochs or "spark-ckpt rewind" in said:
+    if not epochs or "spark-ckpt rewind" in said:  # the second: the hint leads to a rewind already
         return said
     places = "; ".join(
         f"before a start with restore={epoch}, rewind the query to {place_of(log_state, epoch)}" for epoch in epochs

@@ -52,6 +52,7 @@ class Background:
     def retain(self) -> None:
         """Start a retention, unless one is running."""
         if self._retaining is None or not self._retaining.is_alive():
+            # A daemon: a retention may stop at any point, and the next one repeats it.
             self._retaining = threading.Thread(target=self._retain, name="ckpt-retention", daemon=True)
             self._retaining.start()
 
@@ -73,6 +74,7 @@ class Background:
 
     def _record_now(self) -> None:
         with self._lock:
+            # A commit may carry the same ones meanwhile: the log takes only those that are new to it.
             waiting, self._waiting = self._waiting, None
         if waiting is None:
             return

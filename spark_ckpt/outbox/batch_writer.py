@@ -134,6 +134,7 @@ def staging_writer(settings: OutboxSettings, schema: StructType) -> StagingWrite
     one may begin later. No incarnation up to it takes them for garbage. `OutboxProtocol` refuses them if another driver
     began in between.
     """
+    # PySpark collects garbage after each call of this process, too: half of a batch's time (measured).
     prepare_worker()
     store = settings.opened()
     # It is read before a task can stage a file, so that the protocol can see if another driver began afterwards.
@@ -162,6 +163,7 @@ class MessageBatch:
     @property
     def known(self) -> int | None:
         """Newest incarnation of the log before the batch was staged; None if it had no task."""
+        # The least: the files of any task may be older than another driver's begin.
         return min((message.known for message in self.messages), default=None)
 
     def schema(self, sink: str, rows: SinkRows) -> StructType:
@@ -201,7 +203,7 @@ class CommittingWriter(DataSourceStreamArrowWriter):
         try:
             self._run(batch).call(batch)
         except BaseException as error:
-            self._close(error)
+            self._close(error)  # a failed call ends its protocol: the next one needs another run
             if isinstance(error, CkptError):
                 error.hint = hint_of_format(error.hint, self._settings.log_state())
             raise
@@ -217,7 +219,7 @@ class CommittingWriter(DataSourceStreamArrowWriter):
         # knowledge is old then.
         if before is not None and before[0] == name and before[1].continues(batch.known):
             return before[1]
-        self._close()
+        self._close()  # of another start, or with old knowledge: its publishers would stay open
         _runs[store] = name, OutboxRun(self._settings, self._events())
         return _runs[store][1]
 

@@ -23,6 +23,7 @@ class Checkpoint:
     def query(self) -> str | None:
         """Return the id of the query; None if the query has never started. Raises `CheckpointDamaged`."""
         try:
+            # Damaged bytes are replaced, so that `parse_id` refuses them.
             return parse_id(self._location.read_bytes(ID_FILE).decode(errors="replace"))
         except FileNotFoundError:
             return None
@@ -46,6 +47,7 @@ class Checkpoint:
                 hint="start the query with Outbox.start, which gives it the outbox's checkpoint; checkpoint= must name the same "
                 "folder from the program and from Spark",
             )
+        # With the digest of the batch before: after a rewind several batches have one number.
         return SparkBatch(
             query=query, number=number, offsets=offsets, before=self._digest(number - 1) if number else ""
         )

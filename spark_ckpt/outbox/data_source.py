@@ -78,7 +78,7 @@ def settings_of(options: Mapping[str, str], run: str, overwrite: bool) -> Outbox
 
     from spark_ckpt.outbox.outbox import refuse_complete
 
-    if overwrite:
+    if overwrite:  # Spark's flag for output mode complete
         refuse_complete()
     checkpoint = options.get("checkpointLocation")
     if not checkpoint:
@@ -104,6 +104,7 @@ def settings_of(options: Mapping[str, str], run: str, overwrite: bool) -> Outbox
             hint='Outbox(..., metrics="otel") sends them',
         )
     # Spark ends an idle process of a commit without notice, so no acknowledgement waits there.
+    # The run's name becomes the holder's: `still_accepted` knows by it a run that has moved.
     return replace(settings, ack_wait_ms=0, run=f"{settings.name}, run {run}")
 
 

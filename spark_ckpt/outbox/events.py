@@ -90,6 +90,7 @@ class OutboxEvents:
 
     def began(self, store_id: str, point: RecoveryPoint, sinks: Mapping[str, tuple[Sink, StructType]]) -> None:
         """Announce an incarnation. `sinks`: each with the schema of its rows."""
+        # Once: a call that begins a branch may begin two incarnations.
         if self._namespace and self._lineage is None:
             self._lineage = self._lineage_of(store_id, sinks)
             self._lineage.start()

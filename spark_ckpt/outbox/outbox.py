@@ -158,13 +158,13 @@ class Outbox:
             _refuse_foreign(settings, store.log.state())
         frame = dataframe_of(writer)
         if frame is not None:
-            _check_rows(settings, frame, asks_sinks=not remote)
+            _check_rows(settings, frame, asks_sinks=not remote)  # a Connect client may not reach their systems
         function = self._function = BatchFunction(settings, store)
         if not remote:
             # Metrics are served from the start, so that a port in use is an error of this call.
             function.listeners = [*self._listeners, *metrics_listeners(settings.metrics, settings.name)]
             if frame is not None:
-                function.recover(frame)
+                function.recover(frame)  # before the query starts: its first call begins an incarnation, too
         query = _started(writer.option("checkpointLocation", settings.checkpoint).foreachBatch(function))
         if not remote:
             function.query = query
@@ -262,7 +262,7 @@ class BatchFunction:
             return
         run = OutboxRun(self._settings, self._events(), self._store)
         try:
-            run.recover(FrameBatch(frame, -1))
+            run.recover(FrameBatch(frame, -1))  # no batch: the sinks get session and schema from it
         except BaseException as error:
             if isinstance(error, CkptError):
                 self.error = error
@@ -277,6 +277,7 @@ class BatchFunction:
         if run is None:
             return
         try:
+            # An error of the query is the cause: that of its last publish would hide it.
             if error is None:
                 run.finish()
         except CkptError as failed:
@@ -326,6 +327,7 @@ def _rows(name: str, sink: Sink | SinkRows) -> SinkRows:
 
 
 def _absolute(checkpoint: str, options: dict[str, str]) -> str:
+    # Absolute: Spark's processes may run in another folder.
     location = checkpoint_location(checkpoint, options)
     return location.uri if local_path(checkpoint) is not None else checkpoint
 

@@ -224,6 +224,7 @@ class OutboxProtocol:
                 # be published.
                 yield AwaitPublish()
             manifest = run.manifest(self._name, batch, staged)
+            # Without an answer the call ends here: the next start reads from the log if the epoch was committed.
             yield Commit(manifest)
             run.decided(manifest)
         if self._overlap:
@@ -265,6 +266,7 @@ class OutboxProtocol:
         if self._run is None:
             return (yield from self._first(batch))
         judged = judge(self._run.log_state(), batch)
+        # Spark itself takes a running query back to no batch: its checkpoint was changed under it.
         if judged.verdict is BatchVerdict.REWOUND:
             raise BatchUnexpected(
                 f"the query of outbox '{self._name}' was rewound to batch {batch.number} while it ran",
@@ -304,6 +306,7 @@ class OutboxProtocol:
             # Retention may have dropped every epoch that the batch of a slow driver follows.
             yield from self._refuse_overtaken(batch)
             raise
+        # The batch leaves epochs. Only a rewind may do so, and not a driver that stood still.
         if judged.base != known.latest:
             yield from self._refuse_overtaken(batch)
         return judged
@@ -365,8 +368,8 @@ class _Run:
         self._newest = begun.point.manifest
         self._last = begun.point.last
         self._acked = dict(begun.log_state.acked)
-        self._acks: dict[str, SinkAck] = {}
-        self._due: dict[int, tuple[Manifest, set[str]]] = {}
+        self._acks: dict[str, SinkAck] = {}  # those that no row of the log has, by sink
+        self._due: dict[int, tuple[Manifest, set[str]]] = {}  # by epoch: the sinks that lack it
         self.awaits_record = False
         """True if the log lacks a sink's first acknowledgement."""
         for sink, manifests in begun.point.unpublished.items():
@@ -439,6 +442,7 @@ class _Run:
                     self._last,
                 )
                 for sink in sorted(sinks)
+                # A replaced sink gets no epoch from before its replacement.
                 if not self._standing.is_before(sink, epoch)
             }
             if outputs:
@@ -467,7 +471,7 @@ class _Run:
 
     def _brief(self) -> EpochBrief:
         known = self._begun_at.by_id.get(self._newest.epoch)
-        return known if known is not None else EpochBrief.of(self._newest, 0)
+        return known if known is not None else EpochBrief.of(self._newest, 0)  # the rule reads no lease
 
 
 def _of(kind: type[_A], answer: Answer) -> _A:

@@ -126,11 +126,12 @@ def _last(log_state: LogState) -> SparkBatch | None:
 
 def has_begun_at(log_state: LogState, batch: SparkBatch, epoch: int) -> bool:
     """Return True if the query of `batch` has begun right after `epoch`, with a batch at the place of this one."""
-    begins = [each.spark_batch for each in log_state.by_id.values() if each.base == epoch]
+    begins = [each.spark_batch for each in log_state.by_id.values() if each.base == epoch]  # of any branch
     return any(known is not None and _begins_alike(known, batch) for known in begins)
 
 
 def _begins_alike(known: SparkBatch, batch: SparkBatch) -> bool:
+    # Not the batch's own offsets: after a rewind Spark plans it again, perhaps to another end.
     return (known.query, known.number, known.before) == (batch.query, batch.number, batch.before)
 
 
@@ -154,6 +155,7 @@ def branch_point(log_state: LogState, batch: SparkBatch) -> int | None:
 
 
 def _of_query(log_state: LogState, query: str) -> Iterator[tuple[EpochBrief, SparkBatch]]:
+    # Up to the epoch of another query: only a named epoch leads to those before it, see `_own`.
     for brief in log_state.lineage():
         if brief.spark_batch is None or brief.spark_batch.query != query:
             return
@@ -173,6 +175,8 @@ def restored(log_state: LogState, batch: SparkBatch, accepted: Accepted, restore
     if newest is not None and newest.base == restore and current == batch:
         # A program that starts again after a crash, with the same arguments: the first start has begun the branch.
         return Ruling(BatchVerdict.AGAIN, newest.epoch)
+    # 0: before the first epoch. A batch that continues the current branch is refused below: the argument was for an
+    # earlier start.
     if restore == 0 and (current is None or not (current == batch or follows(batch, current))):
         last = _last(log_state)
         if last is not None and batch.query not in (last.query, accepted.query):
@@ -189,6 +193,7 @@ def restored(log_state: LogState, batch: SparkBatch, accepted: Accepted, restore
     if known == batch:
         return Ruling(BatchVerdict.AGAIN, restore)
     foreign = known is not None and known.query != batch.query
+    # The second: the epoch is another query's, and this query has begun right after it before.
     if known is not None and (follows(batch, known) or (foreign and has_begun_at(log_state, batch, restore))):
         return Ruling(BatchVerdict.NEW if restore == log_state.latest else BatchVerdict.REWOUND, restore)
     after = "" if known is None else f", which is batch {known.number} of query {known.query}"
@@ -290,10 +295,12 @@ def dropped_with(log_state: LogState, base: int) -> int:
     """Return the newest epoch that a new branch after `base` leaves and that retention dropped; 0 if there is none."""
     kept = {brief.epoch for brief in log_state.lineage(base)} if base else set()
     current = list(log_state.lineage())
+    # A branch that does not meet the base's lineage ends above a gap, or with the first epoch, whose base is 0.
     return 0 if not current or any(brief.epoch in kept for brief in current) else current[-1].base
 
 
 def _left(log_state: LogState, brief: EpochBrief) -> LeftBehind:
+    # Without an acknowledgement a sink may have the rows or not.
     unanswered = {sink for sink in brief.sinks if brief.epoch in log_state.unpublished.get(sink, ())}
     shown = tuple(sorted(set(brief.sinks) - unanswered))
     number = brief.spark_batch.number if brief.spark_batch is not None else -1

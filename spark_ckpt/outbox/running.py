@@ -191,15 +191,15 @@ class OutboxRun:
         self._protocol = OutboxProtocol(settings.name, settings.accepted, settings.run, settings.overlap)
         self._sinks: dict[str, Prepared] = {}
         self._publishers: dict[str, Publisher] = {}
-        self._incarnation = self._inherited = 0
+        self._incarnation = self._inherited = 0  # and the newest epoch of the incarnations before
         self._identities: dict[str, Parts] = {}
-        self._untidied = set(settings.sinks)
+        self._untidied = set(settings.sinks)  # sinks whose own table may have files of dead incarnations
         self._batches = 0
         self._pool = ThreadPoolExecutor(max(1, len(settings.sinks)), thread_name_prefix="ckpt-publish")
         self._background = Background(self._store, settings.ack_wait_ms, Retention(keep_last=settings.keep_epochs))
         self._overlapping = ThreadPoolExecutor(1, thread_name_prefix="ckpt-overlap")
         self._publish_under_way: Future[None] | None = None
-        self._is_awaited = Event()
+        self._is_awaited = Event()  # set when a call waits for the publish under way
 
     def continues(self, newest: int | None) -> bool:
         """Return True if its incarnation is the newest one: `newest`, or that of the log."""
@@ -291,7 +291,7 @@ class OutboxRun:
             case AppendAcks():
                 self._record(effect)
             case StartPublish():
-                self._is_awaited.clear()
+                self._is_awaited.clear()  # before the thread starts: the call that waits for it sets it again
                 self._publish_under_way = self._overlapping.submit(self._publish_behind, batch)
             case AwaitPublish():
                 self.finish()
@@ -302,6 +302,7 @@ class OutboxRun:
         holder = current_holder(self._settings.run or self._settings.name)
         # First: halfway through a rewind, tables and log disagree, and the comparisons below would name another cause.
         proposals.refuse_if_rewinding(log.state(), holder)
+        # Once for a run: a branch begins two incarnations.
         if not self._sinks:
             self._sinks = {
                 name: prepared(self._store, name, rows, batch.schema(name, rows), spark)
@@ -321,6 +322,7 @@ class OutboxRun:
             holder,
             effect.target,
             _LEASE_MS,
+            # The newest driver wins: a query that is started again must not wait for the lease of the driver before.
             takeover=effect.since is None,
             ended=effect.since,
             taken_back=taken_back,
@@ -330,6 +332,7 @@ class OutboxRun:
         self._events.began(self._store.id, point, sinks)
         self._fence(point.dropped, spark)
         places = {name: each.place for name, each in self._sinks.items()}
+        # The state is read after the row: the protocol looks for a newer driver in it.
         return IncarnationBegun(point, log.state(), standing, places)
 
     def _fence(self, sinks: Iterable[str], spark: SparkSession) -> None:
@@ -352,6 +355,7 @@ class OutboxRun:
     def _standing(self, spark: SparkSession, target: RestoreTarget) -> Standing:
         """Compare the sinks with those that the epochs were published to. Raises `IdentityChanged`."""
         log, log_state = self._store.log, self._store.log.state()
+        # Files are checked when the incarnation begins; an error here recommends only epochs that are whole.
         chosen = choose(log_state, target, log.manifest, lambda manifest: None, whole=log.verify)
         found = Found(sinks={name: parts_of(each.rows.sink, spark) for name, each in self._sinks.items()})
         self._identities = dict(found.sinks)
@@ -454,10 +458,10 @@ class OutboxRun:
             return error
 
     def _publish_to(self, sink: str, output: EpochOutput, spark: SparkSession) -> PublishReceipt:
-        """Try once. A failed publisher is replaced: it no longer knows how the sink stands."""
         try:
             receipt = self._opened(sink, spark).publish(output)
         except Exception as error:
+            # Replaced by the next attempt: it no longer knows how the sink stands.
             self._drop(sink)
             if isinstance(error, CkptError):
                 raise
@@ -529,7 +533,7 @@ class OutboxRun:
         pause_s = _FIRST_PAUSE_S
         number = 1
         while True:
-            number += 1
+            number += 1  # that of the next attempt, which the event announces
             try:
                 return attempt()
             except CkptError as error:

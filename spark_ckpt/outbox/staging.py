@@ -93,6 +93,7 @@ def reported(sinks: Iterable[str], reports: Iterable[Report]) -> dict[str, list[
     files: dict[str, list[StagedFileRecord]] = {sink: [] for sink in sinks}
     for sink, text in reports:
         files[sink].append(_record(text, sink))
+    # Spark collects the tasks' rows in any order; the order of publishing is that of the manifest.
     return {sink: sorted(found, key=lambda file: (file.task, file.part)) for sink, found in files.items()}
 
 
@@ -108,6 +109,7 @@ def stager(stages: Sequence[SinkStage], number: int) -> Step:
 
     def staged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = write_staged(stages, number, ([_present(column) for column in batch.columns] for batch in batches))
+        # With their type: an empty list has none, and Spark takes exactly the declared types.
         columns = [pa.array([each[at] for each in found], pa.string()) for at in range(2)]
         yield pa.RecordBatch.from_arrays(columns, names=["sink", "file"])
 
@@ -122,6 +124,7 @@ def write_staged(stages: Sequence[SinkStage], number: int, batches: Iterable[Seq
         for batch in batches:
             for rows, buffer in zip(batch, buffers, strict=True):
                 buffer.add(rows)
+        # Closed within the block: an error of one sink deletes the files of all.
         return [
             (stage.sink, json.dumps(asdict(file)))
             for stage, buffer in zip(stages, buffers, strict=True)

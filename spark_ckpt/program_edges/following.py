@@ -35,7 +35,7 @@ class EdgeLog:
     def __init__(self, store: Store, edge: str) -> None:
         self.store = store
         self._edge = edge
-        self._files: dict[str, tuple[StagedFile, ...]] = {}
+        self._files: dict[str, tuple[StagedFile, ...]] = {}  # by attempt: an epoch's files never change
 
     @classmethod
     def open(cls, uri: str, edge: str, job: str | None, storage_options: Mapping[str, str]) -> EdgeLog:
@@ -80,6 +80,7 @@ class EdgeLog:
     def beginning(self) -> Position:
         """Return the position before the oldest rows that the sender keeps on its current branch."""
         oldest = list(self.store.log.state().lineage())[-1:]
+        # After the newest epoch whose rows are gone: an older position would be one that lacks rows.
         return Position(epoch=self._rows_before(oldest[0].epoch)) if oldest else Position()
 
     def require(self, position: Position) -> None:
@@ -134,6 +135,7 @@ class EdgeLog:
         for after, file in self._unread(start, lets_in):
             taken, weight = taken + 1, weight + file.size
             beyond = last is not None and _key(after) > _key(last)
+            # One file at least: a file above the limit would never be read otherwise.
             full = taken > 1 and ((files is not None and taken > files) or (size is not None and weight > size))
             if beyond or full:
                 break
@@ -143,6 +145,7 @@ class EdgeLog:
     def between(self, start: Position, end: Position) -> list[EdgeFile]:
         """Return the files between two positions, in order. Raises as `require`."""
         self.require(end)
+        # Not by stamps: a batch that runs again gets the same files, wherever the index is by then.
         return [file for _, file in takewhile(lambda each: _key(each[0]) <= _key(end), self._unread(start))]
 
     def reached(self, position: Position) -> int:
@@ -194,6 +197,7 @@ class EdgeLog:
         return known
 
     def _forget_before(self, start: Position, log_state: LogState) -> None:
+        # A reader that runs for months needs none of the epochs that it has read.
         kept = {brief.attempt for brief in log_state.by_id.values() if brief.epoch >= start.epoch}
         self._files = {attempt: files for attempt, files in self._files.items() if attempt in kept}
 

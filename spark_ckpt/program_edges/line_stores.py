@@ -75,7 +75,7 @@ def read_stores(stores: Sequence[Store], ends: Mapping[str, int] | None = None) 
     # A place tells two jobs of one name apart.
     named = {store.location.uri if store.job in shared else store.job: store for store in stores}
     known = {name: _read(name, store, (ends or {}).get(name)) for name, store in named.items()}
-    by_id = {each.log_state.store_id: each for each in known.values()}
+    by_id = {each.log_state.store_id: each for each in known.values()}  # an edge names its sender by the store's id
     programs = {name: _program(each, by_id) for name, each in known.items()}
     return StoreLines(known, programs, tuple(_outside(known, by_id)))
 
@@ -138,7 +138,7 @@ def before_restore(known: StoreLines, target: str) -> dict[str, int]:
 
 def _left(log_state: LogState, name: str, freed: bool) -> int:
     # An interrupted restore has begun incarnations without an epoch, and may have released them already.
-    ours = f"{name} (process "
+    ours = f"{name} (process "  # `Holder` as text begins with its name
     newest_first = iter(log_state.incarnations[::-1])
     if freed:  # a program that started since is no part of the time before the restore
         newest_first = dropwhile(lambda each: not each.holder.startswith(ours), newest_first)
@@ -197,6 +197,7 @@ def _edge_sources(manifest: Manifest) -> Iterator[tuple[str, Mapping[str, str]]]
 
 def _program(each: ProgramStore, by_id: Mapping[str, ProgramStore]) -> Program:
     newest = each.manifests[-1]
+    # With the newest epoch whose rows may be deleted: in a line the reader must have them.
     inputs = {
         source: Input(sender.name, parts["edge"], sender.manifests[0].rows_before.get(parts["edge"], 0))
         for source, parts in _edge_sources(newest)
@@ -244,5 +245,6 @@ def _outside(known: Mapping[str, ProgramStore], by_id: Mapping[str, ProgramStore
             if parts["store id"] not in by_id:
                 yield Outside(each.name, parts["edge"], parts.get("path", ""), reads=True)
         for entry in each.log_state.readers.values():
+            # The place of a reader is a folder of its job's store.
             if not any(entry.row.place.startswith(f"{one.store.location.uri}/") for one in known.values()):
                 yield Outside(each.name, entry.row.edge, entry.row.place, reads=False)

@@ -53,6 +53,7 @@ class EdgeSettings(ReaderSettings):
     @classmethod
     def of_options(cls, options: Mapping[str, str]) -> Self:
         """Return the settings of reader options; the inverse of `options`."""
+        # A dataclass with slots is a second class, and `super()` without arguments would mean the first.
         found = super(EdgeSettings, cls).of_options(options)
         return replace(found, own_options=json.loads(options[_OWN]))
 
@@ -90,7 +91,7 @@ class EdgeStreamReader(FileStreamReader):
         own, options = settings.own_store, settings.own_options
         # Spark plans again every 10 ms while no rows arrive: opened once, the log reads only what is new.
         self._own_log = existing_store(own, options).log if own else None
-        self._last: Position | None = None
+        self._last: Position | None = None  # end of an AvailableNow query
 
     def __reduce__(self) -> tuple[object, ...]:
         """Arrive in tasks as their part."""
@@ -112,7 +113,7 @@ class EdgeStreamReader(FileStreamReader):
     def _stage_process(self) -> StageProcess:
         """Return the reader's part in the protocol between programs, as its own log has it now."""
         if self._own_log is None:
-            return StageProcess(Between.INDEPENDENT, 1000)
+            return StageProcess(Between.INDEPENDENT, 1000)  # the interval is for senders
         log_state = self._own_log.state()
         return StageProcess(Between.INDEX, 1000, log_state.latest, log_state.index)
 
@@ -122,5 +123,6 @@ class EdgeStreamReader(FileStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition's files."""
+        # Outside of tasks: there `__reduce__` has made it a `SegmentReader`.
         location = self._log.store.staged(self._settings.edge).location
         return SegmentReader(self._settings.edge, location, self._schema).read(partition)

@@ -177,6 +177,7 @@ def _schema_of(log: EdgeLog, edge: str) -> StructType:
     from pyspark.sql.types import StructType
 
     try:
+        # Nullable: rows of before a column was added have null in it.
         return StructType.fromJson(json.loads(log.store.published_edges()[edge])).toNullable()
     except (KeyError, ValueError) as error:
         raise SourceInvalid(

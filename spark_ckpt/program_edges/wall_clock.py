@@ -90,10 +90,12 @@ class _Counted:
         # An epoch that the log has forgotten: what is kept and older was read before it.
         read = read or {epoch for epoch in sent if epoch <= position.epoch}
         doubled = sum(self._rows(epoch, position, True) for epoch in read - sent)
+        # A position within an epoch: the rest of its rows is in transit.
         partly = {position.epoch} & sent & read
         waiting = (sent - read) | partly
         in_transit = sum(self._rows(epoch, position, False) for epoch in waiting)
         oldest = self.sender.manifests[0].rows_before.get(self.edge, 0)
+        # `oldest` is the newest epoch with rows that retention has deleted; the moment may lie before it.
         lost = max(0, min(oldest, self.sent_up_to) - position.epoch)
         return EdgeAtMoment(self.sender.name, reader, self.edge, doubled, in_transit, lost)
 
@@ -109,5 +111,6 @@ class _Counted:
             files = store.staged(self.edge).staged(store.log.manifest(epoch))
         except EpochNotFound:
             return 0
+        # The position is within one epoch at most; of the others all files are read, or none.
         begun = position.files if epoch == position.epoch else len(files) if read else 0
         return sum(file.rows for file in (files[:begun] if read else files[begun:]))

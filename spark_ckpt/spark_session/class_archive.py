@@ -90,10 +90,11 @@ def _forget_uninstalled(folder: Path) -> None:
 
 def _train(archive: Path) -> Path:
     """Run this module as a program, whose driver archives its classes when it ends. Return the path of the log."""
-    log = archive.parent.parent / "archive.log"
+    log = archive.parent.parent / "archive.log"  # the folder of the archive is deleted after an error
     command = [sys.executable, "-m", "spark_ckpt.spark_session.class_archive", str(archive)]
     with log.open("wb") as output:
         try:
+            # Not checked: without an archive the caller reports the log.
             subprocess.run(
                 command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, timeout=_TIMEOUT_S, check=False
             )

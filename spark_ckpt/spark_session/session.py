@@ -38,7 +38,7 @@ def launched_deaf() -> Iterator[None]:
 
 
 def _ignore() -> None:
-    """Runs in the child, between fork and exec."""
+    # In the child, between fork and exec.
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
 
@@ -83,6 +83,7 @@ def session(
     # Workers must be this interpreter: another Python on the path would miss pyarrow and this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     here = (master or ("" if is_under_spark_submit() else "local[*]")).startswith("local")
+    # Unix sockets are on one host, and so are all workers of a local master.
     settings = _DEFAULTS | (_sockets() if here else {})
     # The user's settings come last and win.
     settings |= connectors.spark_settings(chosen) | dict(conf or {})

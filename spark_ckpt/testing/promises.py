@@ -32,6 +32,7 @@ def require_rows(found: Iterable[Row], expected: Iterable[Row], promise: str, **
 
 def _counted(rows: Iterable[Row], columns: list[str]) -> Counter[tuple[tuple[str, str], ...]]:
     # If no row is expected, compare all columns, so that an extra row is detected.
+    # Values as text: some cannot be hashed, and NaN is equal to itself.
     return Counter(tuple((name, repr(row.get(name))) for name in columns or sorted(row)) for row in rows)
 
 

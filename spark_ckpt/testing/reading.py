@@ -77,6 +77,7 @@ class PythonReading:
         stream = self._stream(source, cursor)
         reader = stream.reader()
         try:
+            # Bounded: a source whose end moves for ever must not hang the suite.
             return list(itertools.islice(_batches(stream, reader, to_the_end=True), MOST_BATCHES))
         finally:
             reader.stop()
@@ -172,7 +173,7 @@ class _Session:
     def __init__(self, conf: Mapping[str, str]) -> None:
         self.conf = dict(conf)
         self.formats: dict[str, type[DataSource]] = {}
-        self.dataSource = self
+        self.dataSource = self  # for `spark.dataSource.register`
 
     def register(self, source: type[DataSource]) -> None:
         self.formats[source.name()] = source
@@ -194,6 +195,7 @@ class _Builder:
         return self
 
     def option(self, key: str, value: object) -> _Builder:
+        # Spark writes true and false in small letters.
         self._options[key] = json.dumps(value) if isinstance(value, bool) else str(value)
         return self
 
@@ -225,6 +227,7 @@ class _Stream:
         from pyspark.sql.datasource import DataSource
 
         source = shipped(self.source)
+        # Spark takes the simple reader of a source that defines no other.
         if type(source).streamReader is DataSource.streamReader:
             return _Simple(source.simpleStreamReader(self.schema))
         return source.streamReader(self.schema)
@@ -306,6 +309,7 @@ def _collected(frame: DataFrame) -> list[Row]:
 
 
 def _plain(value: object) -> object:
+    # Spark's rows have bytearrays, those that are read without it bytes.
     return bytes(value) if isinstance(value, bytearray) else value
 
 

@@ -80,7 +80,7 @@ class WritingJob:
         self._open: list[Publisher] = []
         self._batches = 0
         self._expected: list[Row] = []
-        self.newest = 0
+        self.newest = 0  # highest number that the log has committed
         self.acked = 0
 
     def __enter__(self) -> Self:
@@ -90,7 +90,7 @@ class WritingJob:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for publisher in self._open:
-            with suppress(CkptError):
+            with suppress(CkptError):  # the test has judged the sink; a publisher may be fenced by now
                 publisher.close()
 
     def context(self, incarnation: int = 1) -> SinkContext:
@@ -136,7 +136,7 @@ class WritingJob:
             files=[] if empty else self.staged(epoch, incarnation),
             acked=Epoch(self.acked),
             newest=Epoch(self.newest),
-            decision=uuid.uuid4().hex,
+            decision=uuid.uuid4().hex,  # of each commit, as in the log
         )
         return replace(output, **changes)  # type: ignore[arg-type]
 
@@ -150,6 +150,7 @@ class WritingJob:
         plan = self.plan
         place = Location(plan.root or str(self._subject.staged_in), dict(plan.storage_options))
         rows = self._subject.rows(epoch)
+        # Two batches: the order of files within an epoch is part of the contract.
         half = rows.num_rows // 2
         return [file for part in (rows[:half], rows[half:]) for file in self._batch(part, plan, place, incarnation)]
 

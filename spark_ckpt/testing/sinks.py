@@ -58,7 +58,7 @@ class _ExactlyOnce:
         """Another sink object and another incarnation publish the same epoch, then later ones."""
         with WritingJob(subject) as job:
             output = job.decided(1)
-            job.driver(1).publish(output)
+            job.driver(1).publish(output)  # not `job.publish`: the driver dies before the acknowledgement
             successor = job.driver(2)
             again = job.publish(successor, replace(output, incarnation=job.context(2).incarnation))
             job.expect(1)
@@ -86,6 +86,7 @@ class _ExactlyOnce:
             driver.publish(second)
             successor = job.driver(2)
             for output in (first, second):
+                # Without an acknowledgement in its log, the successor counts from the oldest epoch.
                 again = replace(output, incarnation=job.context(2).incarnation, previous=Epoch(output.epoch - 1))
                 receipt = successor.publish(replace(again, acked=Epoch(0), newest=Epoch(2)))
                 require(
@@ -105,7 +106,7 @@ class _ExactlyOnce:
             empty = job.decided(2, empty=True)
             for publisher in (driver, job.driver(2)):
                 require(publisher.publish(empty).rows == 0, "an epoch without rows has none")
-            job.acked = 2
+            job.acked = 2  # the publishes above did not acknowledge
             job.publish(job.driver(3), job.decided(3, 3))
             job.expect(3)
             job.require_shown("an epoch without rows is followed by the next one")
@@ -233,7 +234,7 @@ class _SinkRefusals:
         """The output names it as diverged: it has a higher number, and need not contain these rows."""
         with WritingJob(subject) as job:
             job.publish(job.driver(1), job.decided(1))
-            job.driver(1).publish(job.decided(4))
+            job.driver(1).publish(job.decided(4))  # not acknowledged: the log knows it as diverged only
             with refused(PublishConflict, "a marker of another branch is a conflict"):
                 job.driver(2).publish(job.decided(2, 2, diverged=(Epoch(4),), dropped=(Epoch(4),)))
             job.driver(2).publish(job.decided(3, 2, empty=True, diverged=(Epoch(4),), dropped=(Epoch(4),)))
@@ -294,6 +295,7 @@ class _SendsEarly:
             driver = _early_of(job)
             for epoch in (1, 2):
                 output = job.decided(epoch)
+                # Every call of an epoch begins with the files of the call before.
                 for count in (1, len(output.files)):
                     driver.send_early(job.early(output, count))
                     job.require_shown("rows sent early are not shown before their epoch is published")
@@ -323,7 +325,7 @@ class _SendsEarly:
         with WritingJob(subject) as job:
             _early_of(job).send_early(job.early(job.decided(1)))
             successor = _early_of(job, 2)
-            whole = job.decided(1, 2, files=job.staged(3, 2))
+            whole = job.decided(1, 2, files=job.staged(3, 2))  # other rows under the number
             successor.send_early(job.early(whole, 1))
             job.publish(successor, whole)
             job.expect(3)
@@ -349,6 +351,7 @@ class _OptionalSinkPromises:
             output = job.decided(4)
             job.publish(job.driver(1), output)
             job.publish(job.driver(2), replace(job.decided(6, 2), decision="f" * 32))
+            # The object that has answered before, and a new one.
             for asked in (sink, job.made()[0]):
                 told = asked.newest_published(job.context(2)) if isinstance(asked, TellsPublished) else None
                 require(told is not None, "a sink that has published tells so")
@@ -369,7 +372,7 @@ class _OptionalSinkPromises:
             sink, _ = job.made()
             if not isinstance(sink, TellsPublished):
                 return skip("the sink does not tell what it has published")
-            sink.newest_published(job.context(5))
+            sink.newest_published(job.context(5))  # newer than every publisher
             try:
                 job.publish(driver, job.decided(2))
             except CkptError as error:
@@ -481,7 +484,7 @@ def _damage_is_refused(subject: SinkSubject, damage: Callable[[Path], object]) -
             driver.publish(output)
         job.require_shown("nothing of a damaged epoch is shown")
         last.write_bytes(whole)
-        receipt = job.driver(2).publish(output)
+        receipt = job.driver(2).publish(output)  # a publisher that failed is replaced
         require(not receipt.replayed, "a damaged epoch is not marked as published")
         job.expect(2)
         job.require_shown("a mended epoch is published")

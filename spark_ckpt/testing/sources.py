@@ -240,6 +240,7 @@ class _Ends:
             ends.append(job.end())
             cuts += job.cuts(cuts[-1].cursor)
         table = [[job.reached(cut.cursor, end) for end in ends] for cut in cuts]
+        # A cut that reached an end has reached the earlier ones; an end that is reached stays so at later cuts.
         by_cut = all(row == sorted(row, reverse=True) for row in table)
         by_end = all(list(column) == sorted(column) for column in zip(*table, strict=True))
         require(by_cut and by_end, "cursors and ends only go forward", reached_by_cut_and_end=table)
@@ -350,6 +351,7 @@ class _OptionalSourcePromises:
         subject.renew()
         if isinstance(source, Identified) and dict(source.identity(session)) != before:
             return None
+        # More than before: the old position then lies within the new input, and looks valid.
         fresh = [row for _ in range(3) for row in subject.add()]
         try:
             found = rows_of(job.cuts(cursor, source))
@@ -368,7 +370,7 @@ class _OptionalSourcePromises:
         before = dict(job.folder.content)
         for cut in cuts:
             source.check_cursor(cut.cursor, cuts[-1].cursor)
-        source.check_cursor(None, cuts[-1].cursor)
+        source.check_cursor(None, cuts[-1].cursor)  # None: the configured start
         require(job.folder.content == before, "`check_cursor` changes nothing", before=sorted(before))
         return None
 
@@ -383,6 +385,7 @@ class _OptionalSourcePromises:
         found = kind.memory_damage(job.folder, cursors)
         require(not any(found), "nothing is found in a whole folder", found=found)
         for name, content in whole.items():
+            # The file is missing, or cut.
             for damaged in ({}, {name: content[: len(content) // 2]}):
                 there = {each: data for each, data in whole.items() if each != name} | damaged
                 for cursor in cursors:
@@ -438,7 +441,7 @@ def _refused_or_the_same(job: ReadingJob, cursor: Cursor, due: list[Row], name: 
 
     try:
         found = rows_of(job.cuts(cursor))
-    except (CkptError, PySparkException):
+    except (CkptError, PySparkException):  # Spark's own check of an offset is typed as well
         return
     except Exception as error:
         require(

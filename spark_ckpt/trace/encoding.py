@@ -51,6 +51,7 @@ def encoded(value: object) -> JsonValue:
     An event or effect gets its class as `kind`. Raises `TypeError` for other values.
     """
     match value:
+        # An Enum may be a text, too, and is encoded by its value below.
         case None | bool() | int() | float() | str() if not isinstance(value, Enum):
             return value
         case Enum():
@@ -60,7 +61,7 @@ def encoded(value: object) -> JsonValue:
         case Manifest():
             return reference(value)
         case CommitEpoch():
-            return _object(value) | {"manifest": whole(value.manifest)}
+            return _object(value) | {"manifest": whole(value.manifest)}  # in full once: other lines refer to it
         case RecoveryPoint():
             return _point(value)
         case Report():
@@ -70,7 +71,7 @@ def encoded(value: object) -> JsonValue:
         case Mapping():
             return {str(key): encoded(each) for key, each in value.items()}
         case AbstractSet():
-            return sorted(map(encoded, value), key=str)
+            return sorted(map(encoded, value), key=str)  # a set has another order in each process
         case Sequence():
             return [encoded(each) for each in value]
     if is_dataclass(value):
@@ -79,7 +80,6 @@ def encoded(value: object) -> JsonValue:
 
 
 def _object(value: object) -> Object:
-    """Encode a dataclass field by field."""
     kind: Object = {"kind": type(value).__name__} if isinstance(value, Event | Effect) else {}
     left_out = _LEFT_OUT.get(type(value), frozenset())
     names = [field.name for field in fields(value) if field.name not in left_out]  # type: ignore[arg-type]
@@ -88,6 +88,7 @@ def _object(value: object) -> Object:
 
 def _model(value: BaseModel) -> Object:
     left_out = _LEFT_OUT.get(type(value), frozenset())
+    # Not `model_dump`: nested values and paths have rules of their own here.
     names = [name for name in type(value).model_fields if name not in left_out]
     return {name: _named(name, getattr(value, name)) for name in names}
 
@@ -98,16 +99,15 @@ def _named(name: str, value: object) -> JsonValue:
 
 
 def _error(error: CkptError) -> Object:
-    """Encode the facts that the rules read: the kind, and the presence of a file.
-
-    The text may contain anything, so it is left out.
-    """
+    """Encode the facts that the rules read: the kind, and the presence of a file."""
+    # Without the text, which may contain anything.
     return {"condition": _kind(error).condition, "expects": "file" in error.context}
 
 
 def _kind(error: CkptError) -> type[CkptError]:
     """Return the error's own class, or the nearest class of the core's tree: a connector may have its own subclasses."""
     known = [kind for kind in type(error).__mro__ if kind.__module__ == CkptError.__module__ and kind in _kinds()]
+    # The rules ask an error if it is retriable: the class in the trace must answer the same.
     alike = [kind for kind in known if kind.retriable == error.retriable]
     return alike[0] if alike else PublishFailed if error.retriable else CkptError
 
@@ -166,5 +166,6 @@ def digest_of(manifest: Manifest) -> str:
 
 
 def _point(point: RecoveryPoint) -> Object:
+    # In full: no other line has the manifests of earlier incarnations.
     unpublished = {sink: [whole(each) for each in manifests] for sink, manifests in point.unpublished.items()}
     return _object(point) | {"manifest": whole(point.manifest), "unpublished": encoded(unpublished)}

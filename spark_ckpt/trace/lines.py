@@ -39,6 +39,7 @@ from spark_ckpt.trace.encoding import digest_of, encoded, kinds_of_errors
 
 
 class _TraceLine(BaseModel):
+    # Fields of another version are refused, not left out.
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 
@@ -233,11 +234,12 @@ class _Error(_TraceLine):
     expects: bool
 
 
-_SOME_FILE = "a file"
+_SOME_FILE = "a file"  # the rules ask only if an error names one
 
 
 def _report(value: object) -> Report:
     read = _Report.model_validate(value)
+    # A staged file has a lane; the fields that are not recorded get empty values.
     body = read.body | ({"partition_values": {}, "stats": "{}"} if "lane" in read.body else {})
     return Report(read.step, read.partition, read.attempt, read.scope, body)
 
@@ -268,11 +270,13 @@ _NOT_RECORDED = {("CommitFenced", "why"): ""}
 def _model_of(name: str) -> type[BaseModel]:
     """Return a pydantic model with the fields of an event's class."""
     kind = EVENTS[name]
+    # The local names win over those of the module.
     hints = get_type_hints(kind, vars(sys.modules[kind.__module__]), dict(_NAMES), include_extras=True)
     described: dict[str, tuple[object, object]] = {}
     for each in fields(kind):
         made = each.default if each.default_factory is MISSING else each.default_factory()
         default = _NOT_RECORDED.get((name, each.name), made)
+        # `...` is pydantic's mark of a field that the line must have.
         described[each.name] = (hints[each.name], ... if default is MISSING else default)
     return create_model(name, __base__=_TraceLine, **described)  # type: ignore[call-overload, no-any-return]
 

@@ -65,7 +65,7 @@ def recorded_of(name: str, text: bytes) -> Recorded | None:
         raise TraceInvalid(f"{name}, line 1: an incarnation's first line says how it begins")
     cut = bool(handled) and isinstance(handled[-1], TraceCut)
     steps = [line for line in (handled[:-1] if cut else handled) if isinstance(line, Handled)]
-    if len(steps) != len(handled) - cut:
+    if len(steps) != len(handled) - cut:  # `cut` counts as one line
         raise TraceInvalid(
             f"{name}: the first line records the begin, and only the last may record that the incarnation continued"
         )

@@ -54,7 +54,7 @@ class TraceFile:
         self._path = path
         self._left = most_bytes
         self._file: int | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # the rules of an incarnation and those between programs share the file
         with typed_errors_at(str(path)):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -101,6 +101,7 @@ class TraceFile:
 
 def _write_all(file: int, text: bytes) -> None:
     while text:
+        # The kernel may take a part of it only, as on a disk that is nearly full.
         text = text[os.write(file, text) :]
 
 
@@ -154,6 +155,7 @@ def recorded(
         return core, RecordedRules(core, None), RecordedRules(stage, None)
     from spark_ckpt.trace.lines import Begun
 
+    # One place is for the new file.
     for old in files_of(folder, shape.job)[: -(MOST_FILES - 1)]:
         old.unlink(missing_ok=True)
     file = TraceFile(file_of(folder, shape.job, point.incarnation))

@@ -53,13 +53,14 @@ def replayed(
     core, begun = core_of(recorded.begun), recorded.begun.stage
     stage = begun.process(stage_kind) if begun is not None else None
     asked: dict[int, Manifest] = {}
+    # Line 1 is the incarnation's start.
     for number, line in enumerate(recorded.lines, 2):
         event = event_of(line, asked)
         found = _answered(_host_of(event, core, stage), event, line.now_ms)
         if (found.effects, found.raised) != (line.effects, line.raised):
             then, now = _first(line, found)
             return Difference(recorded.name, number, line.event, then, now)
-        asked |= asked_for(line)
+        asked |= asked_for(line)  # the recorded answers, which the replayed ones equal
     return None
 
 

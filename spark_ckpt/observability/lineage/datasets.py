@@ -49,7 +49,7 @@ def named(end: DatasetEnd, cursor: Cursor | None = None) -> list[Named]:
     kind, path = end.told.get("kind", ""), end.told.get("path")
     if kind == "kafka":
         topics = sorted(cursor) if cursor else end.told.get("topic", "").split(",")
-        servers = end.told.get("servers", "").split(",")[0]
+        servers = end.told.get("servers", "").split(",")[0]  # a namespace has one server
         return [Named(f"kafka://{servers}" if servers else kind, topic) for topic in topics]
     if path is not None:
         return [_of_path(path)]
@@ -66,6 +66,7 @@ def spark_source(description: str, end_offset: Json) -> DatasetEnd:
     if kind.startswith("Kafka") and isinstance(end_offset, Mapping):
         return DatasetEnd(description, {"kind": "kafka", "topic": ",".join(sorted(end_offset))}, ())
     if kind.startswith("Kafka"):
+        # For example `Subscribe[orders, payments]`.
         topics = re.sub(r"\s", "", inside.partition("[")[2].rstrip("]"))
         return DatasetEnd(description, {"kind": "kafka", "topic": topics}, ())
     if _FOLDER.match(inside):
@@ -82,6 +83,7 @@ def _of_path(path: str) -> Named:
     parts = urlsplit(path)
     if parts.scheme in ("", "file"):
         return Named("file", parts.path.rstrip("/") or "/")
+    # Credentials may precede a bucket. On Azure the part before the @ is the container, which belongs to the name.
     place = parts.netloc.rpartition("@")[2] if parts.scheme in ("s3", "s3a", "gs") else parts.netloc
-    scheme = {"s3a": "s3"}.get(parts.scheme, parts.scheme)
+    scheme = {"s3a": "s3"}.get(parts.scheme, parts.scheme)  # Hadoop's name of the same place
     return Named(f"{scheme}://{place}", parts.path.strip("/") or "/")

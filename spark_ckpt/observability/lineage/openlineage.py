@@ -162,6 +162,7 @@ def run_id(store_id: str, incarnation: int) -> str:
 def _read(end: DatasetEnd, cursor: Cursor | None) -> list[InputDataset]:
     found: list[InputDataset] = []
     for each in named(end, cursor):
+        # A cursor of Kafka has an entry for each topic; any other one is of one dataset.
         part = {each.name: cursor[each.name]} if cursor and each.name in cursor else cursor
         facets: dict[str, InputDatasetFacet] = (
             {"spark_ckpt_cursor": CursorInputFacet(dict(part), producer=PRODUCER)} if part else {}

@@ -49,6 +49,7 @@ class Meter(RunListener):
         self._now_s = now_s
         self._unpublished: dict[str, set[int]] = {}
         self._released: int | None = None
+        # A counter that begins with its first event has no increase that a rate could show, so all begin at 0.
         for counted in (*_COUNTS.values(), catalogue.BATCHES, catalogue.EPOCHS_ABORTED, catalogue.INCARNATIONS):
             self._record(counted, 0)
         for shown in (catalogue.RUNNING, catalogue.OUTAGE, catalogue.STANDBY, catalogue.STANDBY_WARM):
@@ -99,6 +100,7 @@ class Meter(RunListener):
         """Record a standby that waits for the driver, or takes over."""
         waits = event.what != "takes over"
         self._record(catalogue.STANDBY, float(waits))
+        # Other events, such as "follows", say nothing about it.
         if not waits or event.what in ("waits", "is warm"):
             self._record(catalogue.STANDBY_WARM, float(event.what == "is warm"))
 

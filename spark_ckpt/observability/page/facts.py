@@ -118,6 +118,7 @@ def rows_of(log_state: LogState, now_ms: int) -> Iterable[tuple[Json, ...]]:
         yield (
             brief.epoch, status[brief.epoch],
             brief.incarnation, brief.base, brief.created_ms, brief.duration_ms,
+            # `later`: known once the manifest was written.
             barrier_ms, snapshot_ms, later.get((brief.epoch, "decision")), later.get((brief.epoch, "publish")),
             brief.rows_in, brief.rows_out, brief.state_bytes, brief.reason, names.get(brief.epoch, []),
             None if brief.spark_batch is None else brief.spark_batch.number,
@@ -180,6 +181,7 @@ def _operator(snapshot: OperatorSnapshot) -> Json:
         "state_schema": snapshot.state_schema,
         "files": len(snapshot.files),
         "bytes": sum(file.size_bytes for file in snapshot.files),
+        # An epoch that changed nothing of the operator names older files only.
         "rows_changed": sum(file.rows for file in snapshot.files if file.epoch == _newest_of(snapshot)),
         "late_rows": snapshot.late_rows,
         "watermarks_ms": dict(snapshot.watermarks),

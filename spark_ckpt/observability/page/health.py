@@ -21,7 +21,7 @@ from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import EpochBrief
 
 _OUTAGES = "[CKPT_STORE_"
-_IN_ORDER = ("", "stopped")
+_IN_ORDER = ("", "stopped")  # "": no reason was recorded
 _HOUR_MS = 3_600_000
 _RECENT = 20
 _LATE = 3
@@ -41,6 +41,7 @@ def health_of(
     word, reason, kind = _status(log_state, runs, standbys)
     interval_ms = _interval_ms(branch)
     lag = branch[0].timings.lag_rows if branch and branch[0].timings else {}
+    # An idle job takes no epochs, so an old epoch alone is no sign.
     waits = bool(sum(lag.values())) or UNPUBLISHED in statuses.values()
     age_ms = now_ms - published.created_ms if published else 0
     late = runs and waits and interval_ms is not None and age_ms > _LATE * interval_ms
@@ -89,7 +90,7 @@ def _status(log_state: LogState, runs: bool, standbys: int) -> tuple[str, str, s
 
 def _interval_ms(branch: Sequence[EpochBrief]) -> int | None:
     """Return the usual time between two epochs; None if there are too few."""
-    times = [brief.created_ms for brief in branch[: _RECENT + 1]]
+    times = [brief.created_ms for brief in branch[: _RECENT + 1]]  # one more than gaps
     gaps = [newer - older for newer, older in pairwise(times)]
     return round(median(gaps)) if len(gaps) > 1 else None
 
@@ -97,6 +98,7 @@ def _interval_ms(branch: Sequence[EpochBrief]) -> int | None:
 def _rate(branch: Sequence[EpochBrief]) -> float | None:
     recent = branch[:_RECENT]
     span_ms = recent[0].created_ms - recent[-1].created_ms if recent else 0
+    # Newest first: the rows of the oldest one came before the span.
     return round(sum(brief.rows_in for brief in recent[:-1]) * 1000 / span_ms, 1) if span_ms > 0 else None
 
 

@@ -84,6 +84,6 @@ def _closely(store: Store, epoch: int) -> Json:
     except CkptError as error:
         return {"epoch": {"damage": str(error)}, "back": None}
     try:
-        return {"epoch": detail, "back": going_back(store, epoch)}
+        return {"epoch": detail, "back": going_back(store, epoch)}  # may fail for an epoch that can be read
     except CkptError as error:
         return {"epoch": detail, "back": {"damage": str(error)}}

@@ -49,7 +49,7 @@ def state_at(store: Store, operator: str, before: int, after: int, keys: Mapping
     return {"operator": operator, "before": before, "after": after, "matching": len(texts), "rows": rows}
 
 
-_HEADERS = {
+_HEADERS = {  # answers have users' data: nothing from elsewhere, in no frame, in no cache
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -152,12 +152,9 @@ def _file(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _answer(compute: Callable[[Request], Json]) -> Callable[[Request], Awaitable[Response]]:
-    """Return a handler that sends JSON, computed on a thread: reading a store waits for disks. `CkptError`s become
-    answers.
-    """
-
     async def answer(request: Request) -> Response:
         try:
+            # On a thread: reading a store waits for disks, and the server has one loop for all requests.
             return JSONResponse(await run_in_threadpool(compute, request))
         except CkptError as error:
             return JSONResponse({"error": str(error), "condition": error.condition}, 400)
@@ -171,9 +168,9 @@ def _asked(shown: Shown, request: Request) -> tuple[Store, int]:
 
 def _state(shown: Shown, request: Request) -> Json:
     given = request.query_params
-    wanted = given.get("key", "")[:_MOST_FILTER].strip()
+    wanted = given.get("key", "")[:_MOST_FILTER].strip()  # bounded, since every client may ask
     numbers = [given.get(name, "") for name in ("before", "after")]
-    if not all(each.isdecimal() and len(each) < 19 for each in numbers):
+    if not all(each.isdecimal() and len(each) < 19 for each in numbers):  # more digits are no 64-bit number
         raise ConfigInvalid("an epoch is a number", hint="choose one of the list")
     name, equals, value = wanted.partition("=")
     if wanted and not equals:

@@ -40,9 +40,10 @@ class PageServer:
         names: Sequence[str] = (),
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
-        self._socket = _listening(host, port)
+        self._socket = _listening(host, port)  # first: an address in use is refused before a job begins
         self._port = int(self._socket.getsockname()[1])
         self._host = host
+        # A page of this machine may be requested under any of its local names.
         hosts = {*(each.lower() for each in names), host.lower(), *(_LOCAL if host in _LOCAL else ())}
         app = application(Shown(list(stores), dict(storage_options or {})), sorted(hosts))
         config = uvicorn.Config(app, **_QUIET)
