@@ -59,7 +59,8 @@ def _names(inputs: Sequence[InputAgain]) -> set[str]:
 def _all_again(store: Store, log_state: LogState, planned: RestorePlan) -> list[InputAgain]:
     if not log_state.latest or log_state.latest == planned.epoch:  # nothing was read after it
         return []
-    newest = store.log.manifest(log_state.latest).cursors
+    manifest = log_state.newest_readable(store.log.manifest)
+    newest = manifest.cursors if manifest is not None else {}
     found = (_again(store, name, planned.cursors.get(name), newest[name]) for name in sorted(newest))
     return [each for each in found if each is not None]
 

@@ -126,12 +126,8 @@ def _print_unpublished(log_state: LogState, status: Mapping[int, str]) -> None:
 
 def state_bytes(log: EpochLog, briefs: Sequence[EpochBrief]) -> dict[int, int | CkptError]:
     """Return the size of each epoch's state in bytes, or the error of reading its manifest. Reads the log once."""
-    return {
-        epoch: found
-        if isinstance(found, CkptError)
-        else sum(file.size_bytes for each in found.operators.values() for file in each.files)
-        for epoch, found in log.readable(brief.epoch for brief in briefs).items()
-    }
+    found = log.readable(brief.epoch for brief in briefs)
+    return {epoch: each if isinstance(each, CkptError) else each.state_bytes for epoch, each in found.items()}
 
 
 def _fields(log: EpochLog, log_state: LogState) -> dict[str, Json]:

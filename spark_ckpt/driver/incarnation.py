@@ -348,7 +348,7 @@ class SparkIncarnation:
         for companion in (self._inputs, self._index):
             if companion is not None:
                 companion.close()
-        # A drain or a stop has published everything, so nothing of this incarnation needs the lease any more.
+        # A drain or a stop commits nothing more. If a publish is still under way after its time, the sink's fence guards it.
         stopped = ending.outcome is Outcome.STOPPED
         if stopped and not self._abandoned:
             self._leave(ending)

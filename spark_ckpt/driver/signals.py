@@ -42,6 +42,8 @@ class SignalStops:
 
     def __init__(self) -> None:
         self._runs: list[Stoppable] = []
+        self._changing = threading.Lock()
+        """Held to replace the list, never by a handler: the thread that it interrupts may hold it."""
         self._earlier: dict[int, Handler] = {}
         self._received: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._handled: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -56,7 +58,8 @@ class SignalStops:
         # `signal.signal` raises there. The run works all the same, without an orderly stop.
         if threading.current_thread() is not threading.main_thread():
             return False
-        self._runs = [*self._runs, run]
+        with self._changing:
+            self._runs = [*self._runs, run]
         for number in HANDLED:
             self._install(number)
         if self._thread is None or not self._thread.is_alive():
@@ -67,7 +70,8 @@ class SignalStops:
     def forget(self, run: Stoppable) -> None:
         """Remove a run that has ended; without runs, signals have their earlier effect. Thread-safe."""
         # Replaced, never changed: a handler may run between any two instructions and reads the list without a lock.
-        self._runs = [each for each in self._runs if each is not run]
+        with self._changing:
+            self._runs = [each for each in self._runs if each is not run]
 
     def _install(self, number: int) -> None:
         handler = signal.getsignal(number)

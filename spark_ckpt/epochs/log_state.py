@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 from spark_ckpt.epochs.records import (
     AnyRecord,
@@ -30,6 +31,9 @@ from spark_ckpt.epochs.records import (
     SinkAck,
 )
 from spark_ckpt.epochs.unpublished import Ancestors, UnpublishedEpochs, lineage, parent
+from spark_ckpt.errors import EpochDamaged
+
+T = TypeVar("T")
 
 
 class At(NamedTuple):
@@ -162,6 +166,13 @@ class LogState:
     def ancestry(self, newest: int | None = None) -> Iterator[EpochBrief]:
         """Return the epochs of `lineage`, and those before gaps that retention has left."""
         return lineage(self.by_id, self.latest if newest is None else newest, self.ancestors)
+
+    def newest_readable(self, read: Callable[[int], T]) -> T | None:
+        """Return the answer of `read` for the newest epoch of the current branch whose manifest is not damaged."""
+        for brief in self.ancestry():
+            with suppress(EpochDamaged):
+                return read(brief.epoch)
+        return None
 
     def parent(self, brief: EpochBrief) -> int:
         """Return the newest kept ancestor of an epoch; its base if the log does not say more."""

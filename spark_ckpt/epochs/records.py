@@ -317,6 +317,12 @@ class Manifest(Record):
     graph: tuple[GraphNode, ...] = ()
 
     @property
+    def state_bytes(self) -> int:
+        """Size of the state of all operators, with Spark's own."""
+        ours = sum(file.size_bytes for each in self.operators.values() for file in each.files)
+        return ours + (self.spark_state.state_bytes if self.spark_state else 0)
+
+    @property
     def rows_so_far(self) -> dict[str, int]:
         """`rows_before` of an epoch that extends this one."""
         # Held rows count for the epoch that publishes them.
@@ -395,8 +401,6 @@ class EpochBrief(Entry):
         """Return the brief of a manifest whose commit renews the lease until `lease_expires_ms` (ms since 1970 UTC)."""
         # By name: a field that both have means the same in both.
         shared = {name: getattr(manifest, name) for name in cls.model_fields if name in Manifest.model_fields}
-        state_bytes = sum(file.size_bytes for each in manifest.operators.values() for file in each.files)
-        state_bytes += manifest.spark_state.state_bytes if manifest.spark_state else 0
         sinks, holds = (
             tuple(sorted(manifest.outputs)),
             tuple(sorted(sink for sink, held in manifest.held.items() if held.files)),
@@ -406,7 +410,7 @@ class EpochBrief(Entry):
             sinks=sinks,
             holds=holds,
             lease_expires_ms=lease_expires_ms,
-            state_bytes=state_bytes,
+            state_bytes=manifest.state_bytes,
             index=index,
             after=after,
         )

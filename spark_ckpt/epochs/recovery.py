@@ -16,7 +16,7 @@ from spark_ckpt.epochs.identity import check_unpublished
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import EpochBrief, Manifest
 from spark_ckpt.epochs.ways_back import whole_manifests
-from spark_ckpt.errors import ConfigInvalid
+from spark_ckpt.errors import ConfigInvalid, EpochDamaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,8 @@ class SinkPlan:
     complete: bool = True
     """False if retention has removed epochs in between: `again` may be more than the log knows."""
     held_rows: int = 0
+    damaged: tuple[int, ...] = ()
+    """Epochs of `again` and `elsewhere` with a damaged manifest: their rows are not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +121,7 @@ def plan(
 def abandoned(log_state: LogState, base: int) -> tuple[int, ...]:
     """Return the epochs of the current lineage outside of the lineage of `base`, oldest first."""
     kept = {brief.epoch for brief in log_state.ancestry(base)} if base else set()
-    return tuple(
-        sorted(brief.epoch for brief in log_state.ancestry() if brief.epoch not in kept and brief.epoch > base)
-    )
+    return tuple(sorted(brief.epoch for brief in log_state.ancestry() if brief.epoch not in kept))
 
 
 def behind(log_state: LogState, base: int) -> tuple[list[EpochBrief], bool]:
@@ -164,19 +164,29 @@ def _sink(log_state: LogState, sink: str, base: Manifest, publish: Iterable[Mani
     unacked = set(log_state.unacked(sink))
     lineage = log_state.ancestry(base.epoch) if base.epoch else ()
     known = {brief.epoch for brief in (*followers, *lineage)}
-    others = (each.epoch for each in log_state.epochs if each.epoch not in known and sink in each.sinks)
+    others = [each.epoch for each in log_state.epochs if each.epoch not in known | unacked and sink in each.sinks]
     again = tuple(brief.epoch for brief in followers if sink in brief.sinks and brief.epoch not in unacked)
+    rows = {epoch: _rows_of(sink, epoch, read) for epoch in (*again, *others)}
     return SinkPlan(
         sink=sink,
         publish=tuple(each.epoch for each in due),
         publish_rows=_rows(sink, due),
         held_rows=base.held[sink].rows if sink in base.held else 0,
         again=again,
-        again_rows=_rows(sink, map(read, again)),
+        again_rows=sum(rows[epoch] or 0 for epoch in again),
         never=tuple(brief.epoch for brief in followers if brief.epoch in unacked),
-        elsewhere=tuple(each for each in others if each not in unacked and _rows(sink, [read(each)])),
+        elsewhere=tuple(epoch for epoch in others if rows[epoch] != 0),
         complete=complete,
+        damaged=tuple(epoch for epoch, count in rows.items() if count is None),
     )
+
+
+def _rows_of(sink: str, epoch: int, read: restore.Read) -> int | None:
+    # The restore needs none of these manifests, and its plan is what an operator runs because one is damaged.
+    try:
+        return _rows(sink, [read(epoch)])
+    except EpochDamaged:
+        return None
 
 
 def _rows(sink: str, manifests: Iterable[Manifest]) -> int:

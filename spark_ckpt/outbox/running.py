@@ -210,8 +210,9 @@ class OutboxRun:
         began_s, self._staged_rows = time.monotonic(), 0
         verdict = self._drive(self._protocol.call(self._checkpoint.batch(batch.number)), batch)
         self._events.batch_ended(batch.number, verdict, self._staged_rows, _ms_since(began_s))
+        first = self._batches % self._settings.retain_every == 0
         self._batches += 1
-        if self._batches % self._settings.retain_every == 1:
+        if first:
             # After the first batch of a run, too: a query that is restarted often would otherwise never reach a
             # retention.
             self._background.retain()

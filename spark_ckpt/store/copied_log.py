@@ -36,13 +36,16 @@ class CopiedTable(DeltaTable):
         return self.folder.path / LOG
 
 
-def log_files(location: Location, after: str = "") -> dict[tuple[int, str], str]:
+def log_files(location: Location, after: int = -1) -> dict[tuple[int, str], str]:
     """Return the paths of commits ("json") and classic checkpoints ("checkpoint.parquet"), by version and kind.
 
-    `after`: name of a log file. Only names that sort after it are returned.
+    `after`: a version; only later ones are returned.
     """
-    found = ((log_file(info.path.removeprefix(f"{LOG}/")), info.path) for info in location.list(LOG, after))
-    return {file: path for file, path in found if file is not None and file[1] in ("json", "checkpoint.parquet")}
+    # A store that cannot list from a name on returns all of them.
+    listed = location.list(LOG, commit_name(after) if after >= 0 else "")
+    found = ((log_file(info.path.removeprefix(f"{LOG}/")), info.path) for info in listed)
+    kinds = ("json", "checkpoint.parquet")
+    return {file: path for file, path in found if file is not None and file[0] > after and file[1] in kinds}
 
 
 def open_copy(location: Location) -> CopiedTable | None:
@@ -76,7 +79,7 @@ def pull(table: CopiedTable) -> None:
     """Copy the commits made after the handle's version. Raises FileNotFoundError if one of them was trimmed."""
     version = table.version()
     # One listing tells how many commits follow, and shows a gap if some of them were trimmed.
-    files = log_files(table.location, commit_name(version))
+    files = log_files(table.location, version)
     commits = sorted(number for number, kind in files if kind == "json")
     if commits != list(range(version + 1, version + 1 + len(commits))):
         raise FileNotFoundError(f"commit {version + 1} was trimmed")

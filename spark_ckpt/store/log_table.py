@@ -341,9 +341,10 @@ class LogTable:
         total = self._content.weight - sum(self._content.files[path].weight for path in tables)
         total += continuity.weight(kept_rows.column("seal").to_pylist())
         new = _sealed(extra, version, at_ms, total)
+        # A file has at least one row: those that are kept may all be in damaged files, which stay as they are.
+        written = [(kept_rows, dropping), (new, True)] if kept_rows.num_rows else [(new, True)]
         actions: list[AddAction | RemoveAction] = [
-            _written(self._location, at_ms, version, kept_rows, data_change=dropping),
-            _written(self._location, at_ms, version, new, data_change=True),
+            _written(self._location, at_ms, version, rows, data_change=changes) for rows, changes in written
         ]
         actions += [delta_log.removed(old, self._content.files[old].size, data_change=dropping) for old in tables]
         try:

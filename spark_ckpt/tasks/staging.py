@@ -100,7 +100,7 @@ class StageWriter:
         plan = self._stage.plan
         if not rows.num_rows:
             return
-        for values, part in _by_partition(rows, plan.partition_by):
+        for values, part in by_partition(rows, plan.partition_by):
             fitted = self._fitted(part)
             self._check_rows(fitted)  # after the cast: the sink judges the values that it would get
             # Rows of one key stay in one shard, so that the order of a key's rows is kept by one publisher.
@@ -226,15 +226,21 @@ def staging(stages: Sequence[SinkStage], batch: int, reports: Reports) -> Iterat
                 reports.send("tap", stage.scope, asdict(file))
 
 
-def _by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
+def by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
+    """Yield the rows of each combination of values, as texts, without these columns."""
     if not columns:
         yield (), rows
         return
-    codes = np.zeros(rows.num_rows, dtype=np.int64)
+    codes, combinations = np.zeros(rows.num_rows, dtype=np.int64), 1
     texts = []
     for column in columns:
         text = pc.cast(rows.column(column), pa.string()).combine_chunks().dictionary_encode()
         none = len(text.dictionary)
+        combinations *= none + 1
+        if combinations >= 1 << 63:
+            # The next code would overflow, and two combinations would share a file.
+            codes, distinct = pd.factorize(codes)
+            combinations = len(distinct) * (none + 1)
         # mixed radix: one code per combination of partition values, with a digit of its own for null
         codes = codes * (none + 1) + pc.fill_null(text.indices, none).to_numpy(zero_copy_only=False)
         texts.append(text)

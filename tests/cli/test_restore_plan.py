@@ -7,7 +7,7 @@ import pytest
 from spark_ckpt.epochs.recovery import plan
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import EpochDamaged, SourceInvalid
-from tests.store.store_world import SINK, World
+from tests.store.store_world import SINK, World, flip_in_body
 
 
 def planned(world, target):
@@ -89,6 +89,27 @@ def test_a_plan_refuses_a_damaged_epoch_as_the_restore_does(world):
         planned(world, "latest")
     assert caught.value.context["restore"] == 2
     assert planned(world, 2).epoch == 2
+
+
+def test_epochs_of_the_left_branch_below_the_restored_one_are_abandoned_too(world):
+    world.epoch({"a": 4})
+    world.begin(restore=2)
+    world.epoch({"a": 5})
+    world.epoch({"a": 6})
+    world.begin(restore=4)
+    world.epoch({"a": 7})
+    assert planned(world, 6).abandoned == (3, 4, 7)
+
+
+def test_a_plan_does_not_need_the_damaged_epochs_that_it_leaves(command, branches, inbox):
+    flip_in_body(branches.store.location.local, "epoch", 4)
+    text = command("restore", branches.store.location.uri, 1).out
+    assert "epochs 2 to 4 (2 rows) stay visible" in text
+    assert "damaged, and so not counted: the rows of epoch 4" in text
+
+    flip_in_body(inbox.parent / "files-store", "epoch", 3)
+    text = command("restore", inbox.parent / "files-store", 1).out
+    assert f"source rows: 1 file of {inbox} will be read again\n" in text
 
 
 def test_the_command_prints_the_plan_in_words(command, branches):

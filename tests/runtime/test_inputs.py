@@ -40,7 +40,11 @@ class Log:
     def state(self):
         briefs = [SimpleNamespace(epoch=epoch) for epoch in self._cursors]
         return SimpleNamespace(
-            epochs=briefs, sinks=["out"], unsettled=lambda sink: list(self._unpublished), latest=self._latest
+            epochs=briefs,
+            sinks=["out"],
+            unsettled=lambda sink: list(self._unpublished),
+            latest=self._latest,
+            newest_readable=lambda read: read(self._latest) if self._latest else None,
         )
 
     def manifest(self, epoch):

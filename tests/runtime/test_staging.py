@@ -19,7 +19,7 @@ from spark_ckpt.store.location import Location
 from spark_ckpt.tasks.failures import OutputInvalid
 from spark_ckpt.tasks.rows import REJECT
 from spark_ckpt.tasks.stage_tasks import tapper
-from spark_ckpt.tasks.staging import SinkStage, StageWriter, lane_of, staging
+from spark_ckpt.tasks.staging import SinkStage, StageWriter, by_partition, lane_of, staging
 
 KEYS = ["a", None, "b", "ä", "a", "", None, "c" * 50]
 
@@ -153,6 +153,14 @@ def test_several_partition_columns_are_combined_as_they_occur(tmp_path):
     files = written(tmp_path, table, partition_by=("day", "ok"))
     found = {(*file.partition_values.values(),): read(tmp_path, file).column("v").to_pylist() for file in files}
     assert found == {("2024-01-02", "true"): [1, 3], (None, "false"): [2], (None, None): [4]}
+
+
+def test_more_combinations_than_an_integer_counts_stay_apart():
+    """With 2^16 - 1 values and a null in each of five columns, the first one's weight is 2^64, which is 0 in 64 bits."""
+    values = [str(number) for number in range((1 << 16) - 1)]
+    columns = {f"p{number}": [*values, "7"] for number in range(5)} | {"p0": [*values, "5"]}
+    parts = list(by_partition(pa.table(columns), list(columns)))
+    assert len(parts) == len({found for found, _ in parts}) == len(values) + 1
 
 
 def test_partitions_and_lanes_together_lose_no_row(tmp_path):

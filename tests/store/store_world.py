@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from spark_ckpt.epochs.records import (
     EdgeCut,
@@ -218,3 +219,19 @@ def rewrite(root: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> N
             table = epochs.read_table(info.path)
             rows = [change(row) for row in table.to_pylist()]
             epochs.write_table(info.path, pa.Table.from_pylist(rows, schema=table.schema))
+
+
+def flip_in_body(root: Path, kind: str, epoch: int | None = None) -> Path:
+    """Flip a bit in the body of a row of this kind. Return its file."""
+    for path in sorted((root / "epochs").glob("*.parquet")):
+        with pq.ParquetFile(path) as file:
+            row = file.read(columns=["kind", "epoch"]).to_pylist()[0]
+            if row["kind"] == kind and epoch in (None, row["epoch"]):
+                group = file.metadata.row_group(0)
+                columns = [group.column(at) for at in range(group.num_columns)]
+                body = next(each for each in columns if each.path_in_schema == "body")
+                content = bytearray(path.read_bytes())
+                content[body.data_page_offset + body.total_compressed_size - 1] ^= 1
+                path.write_bytes(content)
+                return path
+    raise AssertionError(f"no row of kind {kind} has a file of its own")

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from store_world import ELSEWHERE, JOB, OPERATOR, World, rewrite
+from store_world import ELSEWHERE, JOB, OPERATOR, World, flip_in_body, rewrite
 
+from spark_ckpt.connector import Cursor, Folder
+from spark_ckpt.driver.query.inputs import check_inputs
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import CkptError, EpochDamaged, FormatUnknown
 from spark_ckpt.store import log_table
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_table import FOLD_AFTER, LogTable, NewRow
 from spark_ckpt.store.store import Store
+
+if TYPE_CHECKING:
+    from spark_ckpt.driver.job_plan import JobPlan
 
 
 def damaged(content: bytes, every: int) -> Iterator[tuple[str, bytes]]:
@@ -217,22 +224,6 @@ def test_every_later_read_finds_a_row_of_an_unknown_kind_again(
         log.add_savepoint("later", 2)
 
 
-def flip_in_body(root: Path, kind: str, epoch: int | None = None) -> Path:
-    """Flip a bit in the body of a row of this kind. Return its file."""
-    for path in sorted((root / "epochs").glob("*.parquet")):
-        with pq.ParquetFile(path) as file:
-            row = file.read(columns=["kind", "epoch"]).to_pylist()[0]
-            if row["kind"] == kind and epoch in (None, row["epoch"]):
-                group = file.metadata.row_group(0)
-                columns = [group.column(at) for at in range(group.num_columns)]
-                body = next(each for each in columns if each.path_in_schema == "body")
-                content = bytearray(path.read_bytes())
-                content[body.data_page_offset + body.total_compressed_size - 1] ^= 1
-                path.write_bytes(content)
-                return path
-    raise AssertionError(f"no row of kind {kind} has a file of its own")
-
-
 @pytest.mark.parametrize("kind", ["created", "incarnation", "epoch", "released"])
 def test_a_flipped_bit_is_found_in_a_body_that_no_start_reads(
     written: tuple[Path, dict[int, dict[str, int]]], tmp_path: Path, kind: str
@@ -273,6 +264,60 @@ def test_a_fold_keeps_a_damaged_file_and_the_row_appended_before_it(
     table.refresh()
     assert damaged.name in table.paths
     assert len(table.paths) < len(table.rows)
+
+
+def test_a_log_that_keeps_only_rows_of_a_damaged_file_stays_readable(
+    written: tuple[Path, dict[int, dict[str, int]]], tmp_path: Path
+) -> None:
+    root = tmp_path / "copy"
+    shutil.copytree(written[0], root)
+    flip_in_body(root, "epoch", 2)
+    table = LogTable.open(Location(str(root)).child("epochs"), lambda: 0, create=False)
+    assert table is not None
+    table.refresh()
+    (kept,) = (row.seq for row in table.rows if row.epoch == 2)
+
+    assert table.shorten({kept}, NewRow("prophecy", 0, 0, "attempt", "{}", "{}"))
+
+    again = LogTable.open(Location(str(root)).child("epochs"), lambda: 0, create=False)
+    assert again is not None
+    again.refresh()
+    assert [row.kind for row in again.rows] == ["epoch", "prophecy"]
+
+
+class OfOneCursor:
+    """A source that records the cursors that a restore checks."""
+
+    def __init__(self) -> None:
+        self.checked: list[tuple[Cursor | None, Cursor]] = []
+
+    def remember_in(self, folder: Folder) -> None:
+        """Do nothing."""
+
+    def check_cursor(self, cursor: Cursor | None, newest: Cursor) -> None:
+        self.checked.append((cursor, newest))
+
+    def release(self, kept: Sequence[Cursor]) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize("damaged", [0, 3])
+def test_a_damaged_newest_manifest_does_not_block_the_restore_that_its_error_advises(
+    tmp_path: Path, damaged: int
+) -> None:
+    world = World(tmp_path / "store")
+    world.begin()
+    for number in range(1, 4):
+        world.commit(world.manifest().model_copy(update={"cursors": {"in": {"n": number}}}))
+    world.store.log.release(1)
+    if damaged:
+        flip_in_body(tmp_path / "store", "epoch", damaged)
+    store, source = Store.open(str(tmp_path / "store"), JOB), OfOneCursor()
+    plan = SimpleNamespace(sources=[SimpleNamespace(name="in", source=source)], store=store, job=JOB)
+
+    check_inputs(cast("JobPlan", plan), store.log.manifest(1))
+
+    assert source.checked == [({"n": 1}, {"n": 2 if damaged else 3})]
 
 
 @pytest.mark.parametrize("damaged", [2, 3])

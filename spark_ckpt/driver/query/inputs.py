@@ -46,10 +46,12 @@ def check_inputs(plan: JobPlan, base: Manifest, fresh: AbstractSet[str] = frozen
     endpoint than `base`, its cursor says nothing about this source and is not checked.
     """
     sources = _remembering(plan.sources)
-    latest = plan.store.log.state().latest
-    if not sources or not latest:
+    if not sources:
         return
-    newest = plan.store.log.manifest(latest)
+    # A damaged newest epoch must not block the restore of an older one, which its error advises.
+    newest = plan.store.log.state().newest_readable(plan.store.log.manifest)
+    if newest is None:
+        return
     for name, source in sources.items():
         before, now = (epoch.source_identities.get(name, {}) for epoch in (base, newest))
         # A source that is new in this program, or begins again by the user's word, has no position to compare.
