@@ -103,10 +103,24 @@ def test_a_task_needs_one_request_per_file_and_an_epoch_of_the_driver_six(
         assert requests.since() == {}, "nothing to drop, by the driver's own rows"
 
 
-@pytest.mark.parametrize("copies", [True, pytest.param(False, id="planted: commits of others are not copied")])
+@pytest.mark.parametrize(
+    ("copies", "lists_from_a_name"),
+    [
+        pytest.param(True, True, id="a usual store"),
+        pytest.param(True, False, id="a store that lists all names"),
+        pytest.param(False, True, id="planted: commits of others are not copied"),
+    ],
+)
 def test_a_commit_of_another_process_is_read_once_and_an_own_one_never(
-    uri: str, options: dict[str, str], server_log: Path, monkeypatch: pytest.MonkeyPatch, copies: bool
+    uri: str,
+    options: dict[str, str],
+    server_log: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    copies: bool,
+    lists_from_a_name: bool,
 ) -> None:
+    if not lists_from_a_name:
+        monkeypatch.setattr(location, "list_objects", lambda *_: None)
     world = World(uri, options=options)
     world.begin()
     world.epoch({"a": 1}, materialize=False)
