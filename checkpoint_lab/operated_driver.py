@@ -151,7 +151,7 @@ class OperatedStore(Shared):
     reads: dict[str, tuple[Read, ...]] = field(default_factory=dict)
     decisions: dict[str, Decided] = field(default_factory=dict)
     by_number: dict[int, Decided] = field(default_factory=dict)
-    begins: Counter[str] = field(default_factory=Counter)
+    oldest: Counter[str] = field(default_factory=Counter)
     """Number of the oldest row that each topic still has."""
     accepted_losses: dict[int, int] = field(default_factory=dict)
     """Per incarnation the number of the oldest row that its source had when an operator accepted the loss of older ones."""
@@ -329,7 +329,7 @@ class OperatedDriver:
         self.fresh = bool(standing.fresh)
         standing = past_losses(standing, start.confirmed, point.manifest.cursors, {SOURCE: self._past_lost})
         if SOURCE in start.confirmed.lost_rows:
-            store.accepted_losses[point.incarnation] = store.begins[topic]
+            store.accepted_losses[point.incarnation] = store.oldest[topic]
         self.core = core_of(shape, point, self.log.state().acked, standing)
         self.now_ms = 0
         self.timers: list[tuple[int, Event]] = []
@@ -341,7 +341,7 @@ class OperatedDriver:
         self._begin()
 
     def _begin(self) -> None:
-        oldest = self.store.begins[self.topic]
+        oldest = self.store.oldest[self.topic]
         pinned: dict[str, Json] = {"topic": self.topic, "n": oldest}
         if SOURCE not in self.core.cut.cursors:
             self.store.accepted_losses[self.point.incarnation] = (
@@ -361,7 +361,7 @@ class OperatedDriver:
 
     def _past_lost(self, cursor: Cursor) -> Cursor:
         """Return the source's cursor behind the rows that its topic has lost."""
-        return {**cursor, "n": max(int(str(cursor["n"])), self.store.begins[self.topic])}
+        return {**cursor, "n": max(int(str(cursor["n"])), self.store.oldest[self.topic])}
 
     @property
     def cursor(self) -> Read:

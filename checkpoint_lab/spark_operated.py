@@ -196,7 +196,7 @@ class OperatedWorld(World):
         """Return numbers of rows that may become the oldest ones: one and three behind the newest epoch's position."""
         newest = self.store.by_number.get(self.store.look().state().latest) if self.store.rows else None
         read = newest.cursor.number if newest and newest.cursor.topic == self.topic else 0
-        return {upto for upto in (read + 1, read + 3) if self.store.begins[self.topic] < upto <= self.rows}
+        return {upto for upto in (read + 1, read + 3) if self.store.oldest[self.topic] < upto <= self.rows}
 
     def _versions_of(self, sink: str) -> set[int]:
         """Return the versions of a sink's table that an operator may restore: the first and the last but one."""
@@ -407,7 +407,7 @@ class OperatedWorld(World):
 
     def _do_forget(self, upto: int) -> None:
         """Retention deletes the rows of the topic before `upto`; the driver is dead."""
-        self.driver, self.store.begins[self.topic] = None, upto
+        self.driver, self.store.oldest[self.topic] = None, upto
         self.tell("operator", "failed", f"{self.topic} begins at {upto}")
 
     def _do_take_back(self, sink: str, number: int) -> None:

@@ -109,10 +109,9 @@ def without_epoch(epoch: int, why: str) -> str:
 
 
 def _unneeded(store: Store, epoch: int, error: EpochDamaged) -> str:
-    sink = error.context.get("sink")
-    log_state = store.log.state()
+    log_state, sink = store.log.state(), str(error.context.get("sink"))
     # An epoch of a branch that a restore left may be below the newest acknowledgement and have no rows in the sink.
-    published = sink is not None and epoch <= log_state.acked.get(str(sink), 0) and epoch not in log_state.unacked(sink)
+    published = epoch <= log_state.acked.get(sink, 0) and epoch not in log_state.unacked(sink)
     # Only readers of the store need rows that their sink has published.
     return f" (rows that sink {sink} has published already: no restore needs them)" if published else ""
 
