@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,18 @@ def _below(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
 def _options(command: Any) -> frozenset[str]:
     named = [each for each in command.params if each.param_type_name == "option"]
     return frozenset({"--help"}.union(*({*each.opts, *each.secondary_opts} for each in named)))
+
+
+@cache
+def required() -> Mapping[tuple[str, ...], int]:
+    """Return how many positional arguments every command needs, by its words."""
+    return dict(_required(typer.main.get_command(application()), ()))
+
+
+def _required(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
+    yield words, sum(each.required for each in command.params if each.param_type_name == "argument")
+    for name, each in getattr(command, "commands", {}).items():
+        yield from _required(each, (*words, name))
 
 
 @cache
@@ -134,6 +147,26 @@ def _wrong(written: str) -> str:
     return f"spark-ckpt {' '.join(known)} takes no {unknown[0]}" if unknown else ""
 
 
+def incomplete_commands(text: str) -> list[str]:
+    """Return commands that are written with arguments, but not with all that they need. A bare name only mentions one."""
+    return [wrong for match in _COMMAND.finditer(text) if (wrong := _incomplete(match[1].strip()))]
+
+
+def _incomplete(written: str) -> str:
+    words = _words(written)
+    known = next((tuple(words[:size]) for size in (3, 2, 1) if tuple(words[:size]) in verbs()), None)
+    if known is None or verbs()[known] is None:
+        return ""
+    # A filled-in value, or a name in capitals; the value of an option is none of them.
+    given = [
+        word
+        for before, word in pairwise(words[len(known) - 1 :])
+        if before[0:2] != "--" and re.fullmatch(rf"[A-Z]+|{ANY}", word)
+    ]
+    lacks = required()[known] - len(given)
+    return f"spark-ckpt {' '.join(known)} lacks an argument after {given[-1]}" if given and lacks > 0 else ""
+
+
 def _words(written: str) -> list[str]:
     try:
         words = shlex.split(written, comments=True)
@@ -167,6 +200,7 @@ def wrong_advice(text: str) -> list[str]:
     lone = [each for each in _KEYWORD.findall(text) if each not in named | _VALUES]
     return [
         *complaints(text),
+        *incomplete_commands(text),
         *(f"no command takes {each}" for each in options),
         *(f"no function takes {each}=" for each in lone),
     ]

@@ -53,6 +53,7 @@ WRONG = [
     ('keep DeltaSink(..., motor="spark")', "DeltaSink takes no motor"),
     ("--conf spark.ckpt.take.over=true", "there is no setting spark.ckpt.take.over"),
     ("or confirm it: accept_new_table='out'", "no function takes accept_new_table="),
+    ("free it: spark-ckpt savepoint drop NAME", "spark-ckpt savepoint drop lacks an argument after NAME"),
 ]
 
 

@@ -231,7 +231,10 @@ class Run:
         check_savepoint_name(name)
         log = self._plan.store.reopened().log
         if name in log.state().savepoints:
-            raise ConfigInvalid(f"there is a savepoint '{name}' already", hint=f"spark-ckpt savepoint drop {name}")
+            raise ConfigInvalid(
+                f"there is a savepoint '{name}' already",
+                hint=f"choose another name, or: spark-ckpt savepoint drop {self._plan.store.location.uri} {name}",
+            )
         # The log decides, not an answer of the incarnation: it may die between the commit and the answer.
         asked: SparkIncarnation | None = None
         within_s = _seconds(timeout)
