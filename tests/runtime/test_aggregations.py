@@ -1,5 +1,6 @@
 import datetime as dt
 import math
+import re
 from decimal import ROUND_HALF_UP, Decimal
 
 import numpy as np
@@ -27,7 +28,9 @@ from pyspark.sql.types import (
 
 import spark_ckpt.tasks.operators.aggregations as agg
 from spark_ckpt.errors import GraphInvalid
+from spark_ckpt.store.widening import value_differences
 from spark_ckpt.tasks.failures import ArithmeticOverflow
+from spark_ckpt.tasks.operators.decimals import decimals
 from spark_ckpt.tasks.operators.operator import Binding, Clock
 from spark_ckpt.tasks.rows import arrow_schema
 from spark_ckpt.tasks.state.group_state import KeyGroupState
@@ -234,6 +237,28 @@ def test_wide_decimals_add_up_exactly():
 def test_a_decimal_sum_beyond_its_precision_is_an_error():
     with pytest.raises(ArithmeticOverflow, match="decimal128"):
         one(DecimalType(38, 0), agg.sum("v"), [Decimal("9" * 38), Decimal(1)])
+
+
+@pytest.mark.parametrize("column", [pa.int64(), pa.int16(), pa.decimal128(4, 2), pa.decimal128(20, 0)])
+def test_a_column_of_the_advised_type_keeps_the_state_of_a_sum_that_overflowed(column):
+    def sum_of(kind):
+        return agg.fold_of(agg.sum("v"), pa.schema([("v", kind)]))
+
+    def overflow(kind):
+        if pa.types.is_decimal(kind):
+            decimals(np.array([10**kind.precision], object), np.array([False]), kind)
+        one(LongType(), agg.sum("v"), [2**63 - 1, 1])
+
+    def ddl(kind):
+        return f"v decimal({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else "v bigint"
+
+    with pytest.raises(ArithmeticOverflow) as refused:
+        overflow(sum_of(column).shown())
+
+    digits, scale = map(int, re.findall(r"decimal\((\d+), (\d+)\)", refused.value.hint)[0])
+    advised = sum_of(pa.decimal128(digits, scale)).shown()
+    assert ddl(advised) != ddl(sum_of(column).shown())
+    assert value_differences(ddl(sum_of(column).shown()), ddl(advised)) == []
 
 
 def test_a_decimal_mean_rounds_half_up_on_both_sides_of_zero():

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from spark_ckpt.tasks.rows import Array
 
 _LOW = (1 << 64) - 1
+_MOST_DIGITS = 38
 
 
 def unscaled(values: Array) -> Values:
@@ -39,6 +40,19 @@ def unscaled(values: Array) -> Values:
     return np.where(valid, wide, 0)
 
 
+def _wider(kind: pa.Decimal128Type) -> str:
+    # A sum has ten digits more than its column, 38 at most.
+    if kind.precision < _MOST_DIGITS:
+        return (
+            f"cast the column to decimal({_MOST_DIGITS - 10}, {kind.scale}) before: the sum then has {_MOST_DIGITS} digits, and "
+            "the state widens to it"
+        )
+    return (
+        "cast the column to fewer digits after the point; that is another state, so give the operator a new name, and drop the "
+        "state of the old one: job.start(accept_dropped_operator='OLD_NAME')"
+    )
+
+
 def decimals(numbers: Values, null: Bools, kind: pa.Decimal128Type) -> Array:
     """Return decimals of type `kind` from unscaled numbers.
 
@@ -48,9 +62,7 @@ def decimals(numbers: Values, null: Bools, kind: pa.Decimal128Type) -> Array:
     wide = numbers.astype(object) if limit > np.iinfo(np.int64).max else numbers
     out = (wide >= limit) | (wide <= -limit)
     if out.any():
-        refused = ArithmeticOverflow(
-            f"a value does not fit {kind}", hint="cast the column to fewer digits before the sum"
-        )
+        refused = ArithmeticOverflow(f"a value does not fit {kind}", hint=_wider(kind))
         refused.row = int(np.argmax(out))
         raise refused
     words = np.empty(2 * len(numbers), np.int64)

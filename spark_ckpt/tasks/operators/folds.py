@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 _SAFE = float(1 << 62)
 _NEVER = np.iinfo(np.int64).max
+_HINT = (
+    "cast the column to decimal(20, 0) before: the sum is a decimal then, and the state widens to it; a double needs a new name "
+    "of the operator, since it does not hold every long"
+)
 
 
 def valid(values: Array) -> Bools:
@@ -136,7 +140,7 @@ def _long(values: Values) -> Int64s:
     if values.dtype == object:
         out = [row for row, each in enumerate(values) if not -(1 << 63) <= each < 1 << 63]
         if out:
-            refused = ArithmeticOverflow("a sum left the range of a long", hint="cast the column to decimal or double")
+            refused = ArithmeticOverflow("a sum left the range of a long", hint=_HINT)
             refused.row = out[0]
             raise refused
     return values.astype(np.int64)
