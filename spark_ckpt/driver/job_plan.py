@@ -299,7 +299,7 @@ class JobPlan:
             return
         if operator is None:
             instead = (
-                f"give the operator its name back (name='{name}'); or continue without its state: "
+                f"give the operator its name back (name='{name}'); {self._renaming(snapshot, base)}or continue without its state: "
                 f"job.start(accept_dropped_operator='{name}') (--conf spark.ckpt.accept.dropped.operator={name})"
             )
             there = {each.name for each in self.operators}
@@ -308,6 +308,18 @@ class JobPlan:
                 hint=_names_hint(base, "operator", name, there, instead),
             )
         check_state(snapshot, operator.key_ddl, operator.state_ddl, base.epoch)
+
+    def _renaming(self, snapshot: OperatorSnapshot, base: Manifest) -> str:
+        """Return the advice that keeps the state of an operator under a new name; empty if no operator of the job fits."""
+        # The command adds an epoch to the newest one, which a start from an older epoch would not read.
+        if base.epoch != self.store.log.state().latest:
+            return ""
+        for each in self.operators:
+            same = each.key_ddl == snapshot.key_schema and each.state_ddl == snapshot.state_schema
+            if same and each.name not in base.operators:
+                command = f"spark-ckpt bootstrap {self.store.location.uri} {each.name} --of {snapshot.operator}"
+                return f"if '{each.name}' is its new name, first give it the state: {command}; "
+        return ""
 
 
 def _lacks(base: Manifest) -> str:

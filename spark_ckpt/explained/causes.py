@@ -29,7 +29,7 @@ _SETTINGS: Mapping[str, ErrorCause] = {
     ),
     "CKPT_GRAPH_INVALID": ErrorCause(
         "The described job cannot run: it has no sink, two things have the same name, a feedback is not closed, or "
-        "schemas do not fit.",
+        "schemas do not fit. Or it lacks a source, an operator, or a sink that the newest epoch still needs.",
         "Change the program as the message says. To see the graph, call `job.explain()`.",
     ),
     "CKPT_NOT_HERE": ErrorCause(
@@ -189,11 +189,11 @@ _STORES: Mapping[str, ErrorCause] = {
         "disk of Spark's checkpoint (`run_dir`).",
     ),
     "CKPT_STATE_SCHEMA_CHANGED": ErrorCause(
-        "The program declares another key or another state schema than the epoch has, or it lacks an operator of the "
-        "epoch.",
+        "The program declares another key or another state schema than the epoch has, or other columns of an edge that "
+        "has rows in flight.",
         "Declare the old schema. You may add state columns at its end or use wider types (docs/changing.md). Or give "
-        "the changed operator a new name, so that it begins with empty state. Or restore an epoch that has the new "
-        "schema.",
+        "the changed operator a new name, so that it begins with empty state, and drop the old state with "
+        "`accept_dropped_operator='OLD_NAME'`. Or restore an epoch that has the new schema.",
     ),
 }
 
@@ -261,8 +261,9 @@ _RUNS: Mapping[str, ErrorCause] = {
     ),
     "CKPT_ARITHMETIC_OVERFLOW": ErrorCause(
         "A sum or a count became larger than its type allows.",
-        "Cast the column to a wider type (`decimal(38, s)`, `double`) before the operator. This changes the state "
-        "schema, so give the operator a new name.",
+        "Cast the column to the type that the message names, before the operator: the state widens, and the job keeps it. A "
+        "`double`, or a decimal with fewer digits after the point, is another state: give the operator a new name, and "
+        "drop the old state with `accept_dropped_operator`.",
     ),
     "CKPT_ROWS_INVALID": ErrorCause(
         "An operator received or returned a row that does not fit. The message names the key.",

@@ -208,7 +208,8 @@ class DataTable:
             raise StateSchemaChanged(
                 f"column '{changed.name}' is {_known(seen)[changed.name]} in the table and {changed.type} in new files",
                 table=self.location.uri,
-                hint="give the changed operator a new name",
+                hint="give the changed operator a new name, and drop the state of the old one: "
+                "job.start(accept_dropped_operator='OLD_NAME')",
             )
         if changed is not None:
             table = self._table

@@ -80,6 +80,8 @@ def test_a_schema_that_may_not_hold_every_value_is_refused_with_the_difference(
     assert refused.value.context["difference"] == f"state column {difference}"
     assert refused.value.context["epoch"] == 3
     assert "may widen" in refused.value.hint
+    # A new name alone leaves the old state behind, for which the next start asks.
+    assert f"accept_dropped_operator='{OPERATOR}'" in refused.value.hint
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,9 @@ def check_state(snapshot: OperatorSnapshot, key: str, state: str, epoch: int) ->
             declared=f"key {key} and state {state}",
             difference="; ".join(found),
             epoch=epoch,
-            hint="state columns may be added at the end, and types may widen (docs/changing.md); anything else needs a new "
-            "operator name or a new store",
+            hint="state columns may be added at the end, and types may widen (docs/changing.md); for anything else give the "
+            f"operator a new name, and drop this state: job.start(accept_dropped_operator='{snapshot.operator}'); or use a new "
+            "store",
         )
 
 

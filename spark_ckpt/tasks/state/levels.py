@@ -95,7 +95,8 @@ def from_stored(table: pa.Table, schema: StateSchema) -> KeyTable:
     if missing:
         raise StateSchemaChanged(
             f"state files have no column {missing[0]!r}",
-            hint="an operator's key columns cannot change; give the changed operator a new name",
+            hint="an operator's key columns cannot change; give the changed operator a new name, and drop the state of the old "
+            "one: job.start(accept_dropped_operator='OLD_NAME')",
         )
     known = conform(table, schema.read)
     # True becomes 1, which is DELETE.
