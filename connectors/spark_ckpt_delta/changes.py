@@ -209,7 +209,7 @@ class History:
         if commit is not None and commit.changes_rows:
             raise SourceInvalid(
                 f"{self._table}: a part of version {version} ({commit.operation}) was read, which on_change='skip' leaves out",
-                hint="let the program that read the part read the whole version first",
+                hint="let the query that read the part read the whole version, then adopt it again into an empty store",
                 version=version,
             )
 
@@ -326,7 +326,8 @@ class History:
                 f"{self._table}: version {commit.version} ({commit.operation}) deletes or updates rows "
                 "that were appended "
                 "before; a source reads appended rows only",
-                hint="DeltaSource(..., on_change='skip') skips such versions, or start after it",
+                hint="DeltaSource(..., on_change='skip') leaves out such versions, with the rows that they add; or begin after "
+                f"this one with start={commit.version + 1}, in a new store: a job that has an epoch does not use start",
                 version=commit.version,
             )
         metadata, protocol = commit.commit.body("metaData"), commit.commit.body("protocol")
@@ -334,7 +335,8 @@ class History:
             self._check_metadata(metadata, commit.version, table_id)
         if protocol is not None:
             check_readable(self._table, protocol.get("readerFeatures") or (), commit.version)
-        for file in commit.added:
+        # Nothing of a skipped version is read. A DELETE marks rows in a deletion vector, which stays in the log for ever.
+        for file in () if commit.changes_rows else commit.added:
             check_file(self._table, file)
 
     def _check_metadata(self, metadata: Mapping[str, Any], version: int, table_id: str) -> None:

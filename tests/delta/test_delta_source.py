@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import pickle
+import re
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -517,6 +518,33 @@ def test_a_file_with_a_deletion_vector_is_refused(table: Path) -> None:
 
     with pytest.raises(SourceInvalid, match=r"f\.parquet has a deletion vector"):
         plan.latestOffset(dict(cursor), ReadMaxFiles(1))
+
+
+def test_skip_omits_a_deletion_by_vector_which_stays_in_the_log(table: Path) -> None:
+    cursor = start(table, start="latest")
+    plan = reader(table, cursor, on_change="skip")
+    marked = {"path": "f.parquet", "size": 1, "dataChange": True, "partitionValues": {}}
+    version = DeltaTable(str(table)).version() + 1
+    actions = [{"remove": marked}, {"add": marked | {"deletionVector": {"cardinality": 1}}}]
+    entry = table / f"_delta_log/{version:020d}.json"
+    entry.write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+    assert Position.of(plan.latestOffset(dict(cursor), ReadMaxFiles(9))).version == version + 1
+
+
+def test_the_start_that_a_version_with_changes_advises_begins_after_it(table: Path) -> None:
+    append(table, [[0], [1]])
+    deletion(table)
+    cursor = start(table, start=1)
+    with pytest.raises(SourceInvalid) as refused:
+        read_on(table, cursor, 1)
+
+    found = re.search(r"start=(\d+)", refused.value.hint)
+    assert found is not None
+    advised = DeltaSource(str(table), start=int(found[1]))
+    advised.check(NO_SPARK)
+    append(table, [[7]])
+    assert read_on(table, advised.start(NO_SPARK), 1)[0] == [7]
 
 
 def test_a_changed_column_type_stops_the_source(table: Path) -> None:
