@@ -261,7 +261,8 @@ class DeltaSource:
             oldest = oldest_readable(system, newest)
             raise SourceInvalid(
                 f"{self._settings.table} has no version {version} in its log; it has {oldest} to {newest}",
-                hint=f"start={oldest}, or start='earliest' for all rows as they are now",
+                hint=f"start={oldest}, or start='earliest' for all rows as they are now; a job that has an epoch continues "
+                "from it and does not use start",
             )
 
     def _check_snapshot(self, newest: int) -> None:
