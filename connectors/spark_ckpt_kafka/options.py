@@ -146,12 +146,13 @@ class Tuning:
         if self.request_timeout_ms >= self.delivery_timeout_ms:
             raise ConfigInvalid(
                 "delivery.timeout.ms must exceed request.timeout.ms",
-                hint="raise delivery.timeout.ms",
+                hint="raise delivery.timeout.ms, or lower request.timeout.ms",
             )
         if self.delivery_timeout_ms >= self.transaction_timeout_ms:
             raise ConfigInvalid(
                 "transaction.timeout.ms must exceed delivery.timeout.ms: records fail before transactions",
-                hint="raise transaction.timeout.ms (the broker's transaction.max.timeout.ms limits it)",
+                hint="raise transaction.timeout.ms (the brokers' transaction.max.timeout.ms limits it), or lower "
+                "delivery.timeout.ms",
             )
 
     def within(self, max_message_bytes: int | None) -> Tuning:

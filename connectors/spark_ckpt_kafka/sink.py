@@ -116,7 +116,7 @@ class KafkaSink(SelectsRows):
         _, settings = self._configuration()
         with self._control() as control:
             self._limits[:] = [topic_limits(control, self.topic)] if self.topic else []
-            _check_transaction(settings.transaction_timeout_ms, longest_transaction_ms(control))
+            check_transaction(settings, longest_transaction_ms(control))
 
     def identity(self, spark: SparkSession) -> Mapping[str, str]:
         """Return the endpoint: cluster, topic and marker topic. Topics that rows name are not part of it."""
@@ -210,14 +210,18 @@ class KafkaSink(SelectsRows):
         return Connection(self.bootstrap_servers, security), tuning(others)
 
 
-def _check_transaction(wanted_ms: int, longest_ms: int | None) -> None:
+def check_transaction(wanted: Tuning, longest_ms: int | None) -> None:
+    """Raise `SinkInvalid` if the brokers allow no transaction as long as the sink's. `longest_ms`: None if not known."""
     # Otherwise the first init would fail (INVALID_TRANSACTION_TIMEOUT), after an epoch has been committed that waits
     # for it.
-    if longest_ms is not None and wanted_ms > longest_ms:
+    if longest_ms is not None and wanted.transaction_timeout_ms > longest_ms:
+        options = {"transaction.timeout.ms": longest_ms}
+        # They have to be shorter than a transaction.
+        if wanted.delivery_timeout_ms >= longest_ms:
+            options |= {"delivery.timeout.ms": longest_ms // 2, "request.timeout.ms": longest_ms // 4}
         raise SinkInvalid(
-            f"the sink's option transaction.timeout.ms is {wanted_ms}, the brokers allow at most {longest_ms}",
-            hint=f"give KafkaSink(options={{'transaction.timeout.ms': {longest_ms}}}), or raise the brokers' "
-            "transaction.max.timeout.ms",
+            f"the sink's option transaction.timeout.ms is {wanted.transaction_timeout_ms}, the brokers allow at most {longest_ms}",
+            hint=f"give KafkaSink(options={options}), or raise the brokers' transaction.max.timeout.ms",
         )
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 from spark_ckpt_kafka.options import Connection, Tuning, split_options, tuning
-from spark_ckpt_kafka.sink import KafkaSink
+from spark_ckpt_kafka.sink import KafkaSink, check_transaction
 from spark_ckpt_kafka.source import KafkaSource
 
 from checkpoint_protocols.ids import Incarnation
 from spark_ckpt.connector import SinkContext
-from spark_ckpt.errors import ConfigInvalid, SourceInvalid
+from spark_ckpt.errors import ConfigInvalid, SinkInvalid, SourceInvalid
 
 SCRAM = {
     "security.protocol": "SASL_SSL",
@@ -156,6 +158,18 @@ def test_producer_options_become_numbers() -> None:
 def test_producer_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigInvalid):
         KafkaSink("b:9092", "t", options=options)
+
+
+@pytest.mark.parametrize("longest_ms", [1_000, 45_000, 45_001, 60_000])
+def test_the_options_that_the_brokers_limit_advises_are_accepted(longest_ms: int) -> None:
+    with pytest.raises(SinkInvalid) as refused:
+        check_transaction(Tuning(), longest_ms)
+
+    advised = re.search(r"options=(\{.*?\})", refused.value.hint)
+    assert advised is not None
+    security, others = split_options(ast.literal_eval(advised[1]))
+    assert not security
+    check_transaction(tuning(others), longest_ms)
 
 
 @pytest.mark.parametrize(
