@@ -302,6 +302,9 @@ def is_complete(name: str) -> bool:
     return not hidden and not name.endswith(_UNFINISHED_ENDS)
 
 
+_COMPLETE = "Write under a name that starts with '_' or ends in '.tmp', and rename the file when it is complete"
+
+
 def vanished(path: str, name: str) -> SourceInvalid:
     """Return the error for a planned file that is gone before it was read."""
     return SourceInvalid(
@@ -312,9 +315,19 @@ def vanished(path: str, name: str) -> SourceInvalid:
 
 
 def grown(path: str, name: str, before: int, now: int) -> SourceInvalid:
-    """Return the error for a consumed or planned file that has another size now."""
+    """Return the error for a planned file that has another size now. The next start takes it as it is then."""
     return SourceInvalid(
         f"{path}: file {name} was {before} bytes long when it was counted and is {now} now",
-        hint="write under a name that starts with '_' or ends in '.tmp' and rename when the file is complete",
+        hint=f"{_COMPLETE}; start the job again when this one is complete",
+        file=name,
+    )
+
+
+def rewritten(path: str, name: str, before: int, now: int) -> SourceInvalid:
+    """Return the error for a consumed file that has another size now: it would be refused at every start."""
+    return SourceInvalid(
+        f"{path}: file {name} was {before} bytes long when it was consumed and is {now} now",
+        hint="bring the file back as it was, or move it out of the directory: the job continues without it, and reads rows that it "
+        f"lacks from a file of a name that was never there. {_COMPLETE}",
         file=name,
     )

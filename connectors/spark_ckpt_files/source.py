@@ -19,7 +19,7 @@ from spark_ckpt.spark_internals.time_zones import session_zone
 from spark_ckpt.temporary_folder import TemporaryFolder
 from spark_ckpt_files.cleaning import Cleaner, Cleaning, CleanSource
 from spark_ckpt_files.ledger import Consumed, FileLedger, encoded
-from spark_ckpt_files.listing import DataFile, Directory, grown
+from spark_ckpt_files.listing import DataFile, Directory, rewritten
 from spark_ckpt_files.offsets import Offset, newest_of
 from spark_ckpt_files.reading import check_file
 from spark_ckpt_files.replay import check_readable, memory_damage
@@ -263,7 +263,7 @@ class FilesSource:
         for name, now in self._directory.stat(consumed).items():
             before = consumed[name]
             if now.size != before.size:
-                raise grown(self._settings.path, name, before.size, now.size)
+                raise rewritten(self._settings.path, name, before.size, now.size)
             if now.modified_ms != before.modified_ms and before.modified_ms:
                 changed.append(name)
         if changed:

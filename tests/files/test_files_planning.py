@@ -9,6 +9,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from files_kit import settings_of
@@ -221,6 +222,22 @@ def test_a_file_changed_between_plan_and_read_is_an_error(tmp_path: Path) -> Non
 
     with pytest.raises(SourceInvalid, match="bytes long"):
         list(plan.read(part))
+
+
+def test_a_start_refuses_a_consumed_file_that_grew_until_it_is_moved_away(tmp_path: Path) -> None:
+    (inbox := tmp_path / "in").mkdir()
+    fill(inbox, 2)
+    source = FilesSource(str(inbox), "csv", DATA, header=False, start="latest")
+    spark = MagicMock()
+    cursor = source.start(spark)
+    (inbox / "001.csv").write_text("1\n7\n")
+
+    with pytest.raises(SourceInvalid, match=r"001\.csv was 2 bytes long when it was consumed and is 4 now") as caught:
+        source.read(spark, cursor)
+
+    assert "move it out of the directory" in caught.value.hint
+    (inbox / "001.csv").rename(tmp_path / "001.csv")
+    source.read(spark, cursor)
 
 
 def test_small_files_share_a_partition_and_large_ones_do_not(tmp_path: Path) -> None:
