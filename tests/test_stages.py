@@ -5,7 +5,9 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from spark_ckpt.errors import GraphInvalid
+from spark_ckpt.api.stages import confirmed_in
+from spark_ckpt.epochs.identity import Confirmed, Found, Known, reconciled
+from spark_ckpt.errors import ConfigInvalid, GraphInvalid
 from spark_ckpt.plan.graph import (
     EdgeBinding,
     EdgeNode,
@@ -15,6 +17,7 @@ from spark_ckpt.plan.graph import (
     TransformNode,
     UnionNode,
     check_edges,
+    sources_of,
 )
 from spark_ckpt.plan.stages import StageInput, chosen_stages, cut, loop_of, loops_over_stages, parses
 from spark_ckpt.tasks.rows import REJECT
@@ -60,6 +63,37 @@ def test_each_side_of_an_edge_is_a_stage_and_senders_come_first():
         "model": (["scored"], {"to-model": "main"}),
         "report": (["out"], {"scored": "model"}),
     }
+
+
+def starts(stage, graphs, **names):
+    """Settle the endpoints of one stage with the confirmations of the whole program, as its start does."""
+    confirmed = confirmed_in(stage, graphs, Confirmed(**{kind: frozenset([name]) for kind, name in names.items()}))
+    graph = graphs[stage]
+    sources = {each.name: {} for each in sources_of(*(each.node for each in graph.bindings))}
+    return reconciled(Known(), Found(sources, {each.name: {} for each in graph.bindings}), confirmed, {}, 0).unneeded
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "stage"),
+    [
+        ("new_sources", "in", "main"),
+        ("new_sources", "to-model", "model"),
+        ("new_sinks", "out", "report"),
+        ("moved", "raw", "main"),
+    ],
+)
+def test_a_confirmation_for_one_stage_does_not_stop_the_start_of_the_others(kind, name, stage):
+    bindings, inputs = chain()
+    graphs = cut(bindings, [], inputs)
+    assert [each for each in graphs if starts(each, graphs, **{kind: name})] == [stage]
+
+
+def test_a_confirmation_of_a_name_that_no_stage_has_is_refused_by_each():
+    bindings, inputs = chain()
+    graphs = cut(bindings, [], inputs)
+    for stage in graphs:
+        with pytest.raises(ConfigInvalid, match="accept_new_source names 'misspelt'"):
+            starts(stage, graphs, new_sources="misspelt")
 
 
 def test_streams_that_share_an_operator_are_one_stage():

@@ -18,7 +18,7 @@ from checkpoint_protocols.ids import Epoch
 from spark_ckpt.api.elsewhere import not_on_job
 from spark_ckpt.api.feedback import Feedback
 from spark_ckpt.api.grouped import CoGroupedStreams, GroupedStream
-from spark_ckpt.api.stages import check_stages, join_stages, opened_stages
+from spark_ckpt.api.stages import check_stages, confirmed_in, join_stages, opened_stages
 from spark_ckpt.api.stream import Stream
 from spark_ckpt.config import JobConfig, JobSettings, checked_duration_ms
 from spark_ckpt.connector import Sink, Source
@@ -248,7 +248,8 @@ class Job:
             # before the plan, whose checks ask each input about its sender
             join_stages(graph, stores, self._between.indexed)
             # a handle of its own: those in `stores` serve the page and the watch over all stages
-            plan = self._planned(graph.bindings, graph.edges, stores[graph.name].reopened, restore, confirmed, loops)
+            own = confirmed_in(graph.name, graphs, confirmed)
+            plan = self._planned(graph.bindings, graph.edges, stores[graph.name].reopened, restore, own, loops)
             plan = replace(plan, stage_stores=tuple(stores.values()))
             return self._started(plan, restore, availableNow, self._config.standby, listeners)
 

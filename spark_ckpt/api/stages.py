@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from spark_ckpt.coordination.stage_process import Between
+from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid
 from spark_ckpt.plan.graph import sources_of
 from spark_ckpt.plan.stages import StageGraph, loop_of
@@ -51,6 +53,28 @@ def _check_protocol(between: Between, loop: Sequence[str], available_now: bool) 
             f'protocol="{between}" cannot drain: sinks publish when every stage has reached a line, and a drain ends before',
             hint="start without availableNow, and call run.stop() when the sinks have enough",
         )
+
+
+def confirmed_in(stage: str, graphs: Mapping[str, StageGraph], confirmed: Confirmed) -> Confirmed:
+    """Return the confirmations without those of other stages' sources and sinks. `graphs`: all stages of the program.
+
+    A name that no stage has stays: each start refuses it.
+    """
+    sinks = {name: {each.name for each in graph.bindings} for name, graph in graphs.items()}
+    sources = {
+        name: {each.name for each in sources_of(*(end.node for end in (*graph.bindings, *graph.edges)))}
+        for name, graph in graphs.items()
+    }
+    # An edge between two stages is a sink of one and a source of the other.
+    other_sinks = set[str]().union(*sinks.values()) - sinks[stage]
+    other_sources = set[str]().union(*sources.values()) - sources[stage]
+    return replace(
+        confirmed,
+        new_sinks=confirmed.new_sinks - other_sinks,
+        new_sources=confirmed.new_sources - other_sources,
+        lost_rows=confirmed.lost_rows - other_sources,
+        moved=confirmed.moved - ((other_sinks | other_sources) - sinks[stage] - sources[stage]),
+    )
 
 
 def opened_stages(
