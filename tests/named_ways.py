@@ -62,13 +62,15 @@ def _options(command: Any) -> frozenset[str]:
 
 
 @cache
-def required() -> Mapping[tuple[str, ...], int]:
-    """Return how many positional arguments every command needs, by its words."""
+def required() -> Mapping[tuple[str, ...], tuple[int, frozenset[str]]]:
+    """Return how many positional arguments every command needs, and which options, by its words."""
     return dict(_required(typer.main.get_command(application()), ()))
 
 
-def _required(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
-    yield words, sum(each.required for each in command.params if each.param_type_name == "argument")
+def _required(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], tuple[int, frozenset[str]]]]:
+    needed = [each for each in command.params if each.required]
+    options = frozenset(each.opts[0] for each in needed if each.param_type_name == "option")
+    yield words, (sum(each.param_type_name == "argument" for each in needed), options)
     for name, each in getattr(command, "commands", {}).items():
         yield from _required(each, (*words, name))
 
@@ -163,8 +165,13 @@ def _incomplete(written: str) -> str:
         for before, word in pairwise(words[len(known) - 1 :])
         if before[0:2] != "--" and re.fullmatch(rf"[A-Z]+|{ANY}", word)
     ]
-    lacks = required()[known] - len(given)
-    return f"spark-ckpt {' '.join(known)} lacks an argument after {given[-1]}" if given and lacks > 0 else ""
+    name, (count, options) = " ".join(known), required()[known]
+    if not given:
+        return ""
+    if len(given) < count:
+        return f"spark-ckpt {name} lacks an argument after {given[-1]}"
+    lacks = [each for each in sorted(options) if each not in words]
+    return f"spark-ckpt {name} lacks {lacks[0]}" if lacks else ""
 
 
 def _words(written: str) -> list[str]:

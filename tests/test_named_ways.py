@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_ckpt.explained.causes import CAUSES
-from tests.named_ways import arguments, complaints, hints_of, texts_of, verbs, wrong_advice
+from tests.named_ways import arguments, complaints, hints_of, incomplete_commands, texts_of, verbs, wrong_advice
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("spark_ckpt", "spark_rewind", "checkpoint_lab", "checkpoint_protocols", "connectors", "examples")
@@ -19,7 +19,10 @@ def test_every_command_and_argument_that_a_text_of_the_code_names_exists():
     """Errors, hints, help texts, docstrings."""
     texts = [(module, text) for module in MODULES for text in texts_of(module)]
     assert len(texts) > 10_000
-    assert [(module.name, wrong) for module, text in texts for wrong in complaints(text)] == []
+    found = [
+        (module.name, wrong) for module, text in texts for wrong in (*complaints(text), *incomplete_commands(text))
+    ]
+    assert found == []
 
 
 def test_everything_that_a_hint_advises_exists():
@@ -53,6 +56,7 @@ WRONG = [
     ('keep DeltaSink(..., motor="spark")', "DeltaSink takes no motor"),
     ("--conf spark.ckpt.take.over=true", "there is no setting spark.ckpt.take.over"),
     ("or confirm it: accept_new_table='out'", "no function takes accept_new_table="),
+    ("adopt it again: spark-ckpt adopt CHECKPOINT STORE --source in", "spark-ckpt adopt lacks --job"),
     ("free it: spark-ckpt savepoint drop NAME", "spark-ckpt savepoint drop lacks an argument after NAME"),
 ]
 

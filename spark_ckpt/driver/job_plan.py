@@ -334,7 +334,7 @@ def _names_hint(base: Manifest, kind: str, name: str, there: Iterable[str], othe
     known = ", ".join(sorted(there)) or "none"
     return (
         f"a plain query was adopted under this name, and the job has: {known}. Call the {kind} '{name}' in the job; or adopt again "
-        f"into an empty store, with the job's name of it: spark-ckpt adopt CHECKPOINT STORE --{kind} NAME=NUMBER"
+        f"into an empty store, with the job's name of it: spark-ckpt adopt CHECKPOINT STORE --job {base.job} --{kind} NAME=NUMBER"
     )
 
 
