@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_ckpt.api.stages import confirmed_in
+from spark_ckpt.driver.query.state_check import check_spark_state
 from spark_ckpt.epochs.identity import Confirmed, Found, Known, reconciled
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid
 from spark_ckpt.plan.graph import (
@@ -14,10 +15,15 @@ from spark_ckpt.plan.graph import (
     OperatorNode,
     SinkBinding,
     SourceNode,
+    SparkNode,
     TransformNode,
     UnionNode,
+    WatermarkNode,
     check_edges,
+    marks_of,
+    operators_of,
     sources_of,
+    spark_nodes_of,
 )
 from spark_ckpt.plan.stages import StageInput, chosen_stages, cut, loop_of, loops_over_stages, parses
 from spark_ckpt.tasks.rows import REJECT
@@ -94,6 +100,33 @@ def test_a_confirmation_of_a_name_that_no_stage_has_is_refused_by_each():
     for stage in graphs:
         with pytest.raises(ConfigInvalid, match="accept_new_source names 'misspelt'"):
             starts(stage, graphs, new_sources="misspelt")
+
+
+def checked(bindings, edges=()):
+    """Check one query of Spark's operators and of the job's, of these sinks and edges, as its start does."""
+    ends = [each.node for each in (*bindings, *edges)]
+    spark = spark_nodes_of(*ends)
+    operators = operators_of(*ends)
+    plan = SimpleNamespace(
+        ends=ends, operators=operators, marks=marks_of(*operators), spark_mode=(spark and "append") or None
+    )
+    plan.checkpoint = lambda _: SimpleNamespace(local="/tmp/runs")
+    plan.config = SimpleNamespace(shuffle_partitions=None)
+    check_spark_state(plan, SimpleNamespace(spark_state=None))
+
+
+def test_event_time_of_several_operators_and_sparks_own_operators_need_stages_and_no_edge():
+    timed = OperatorNode(WatermarkNode(source("in"), "at", 0), "windows", ("k",), None)
+    second = OperatorNode(timed, "sums", ("k",), None)
+    inner = EdgeNode("rows", None, feedback=False)
+    with pytest.raises(GraphInvalid) as refused:
+        checked([sunk(SparkNode((inner,), "transform", None, "append"), "out")], [EdgeBinding(inner, second)])
+
+    assert ".through('NAME', stage='NAME')" in refused.value.hint
+    edge, into, read = through(second, "rows", "NAME")
+    graphs = cut([edge, sunk(SparkNode((read,), "transform", None, "append"), "out")], [], [into])
+    for graph in graphs.values():
+        checked(graph.bindings, graph.edges)
 
 
 def test_streams_that_share_an_operator_are_one_stage():

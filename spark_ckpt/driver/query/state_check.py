@@ -83,8 +83,9 @@ def check_spark_state(plan: JobPlan, base: Manifest) -> None:
         )
     if len(plan.operators) > 1 and plan.marks:
         raise GraphInvalid(
-            f"event time passes operators of the job ('{plan.marks[0].operator}') and operators of Spark in one job",
-            hint="put an edge between them: .through('rows'); or keep windows and timeouts inside transform",
+            f"event time reaches operators of the job ('{plan.marks[0].operator}') in one query with operators of Spark",
+            hint="let a stage of its own run the operators of Spark: end a stage before them or after them, "
+            ".through('NAME', stage='NAME'), and call job.start_stages(); or keep windows and timeouts inside transform",
         )
     if plan.checkpoint(1).local is None:  # any number: it only names a folder in the same place
         raise ConfigInvalid(
