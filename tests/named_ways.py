@@ -213,7 +213,9 @@ def wrong_advice(text: str) -> list[str]:
     ]
 
 
-_OTHERS = frozenset({"--jars", "--conf", "--py-files", "--upgrade", "--create", "--topic", "--partitions"})
+_OTHERS = frozenset(
+    {"--jars", "--conf", "--py-files", "--upgrade", "--create", "--topic", "--partitions", "--bootstrap-server"}
+)
 """Of spark-submit, pip and kafka-topics.sh."""
 _VALUES = frozenset({"username", "password", "total", "n"})
 """Of a JAAS configuration; the names that examples give to columns."""

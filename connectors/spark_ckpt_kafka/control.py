@@ -114,7 +114,7 @@ class KafkaControl:
         found = self._call(lambda admin: admin.describe_topics(wanted)) if wanted else []
         result: dict[str, list[int]] = {}
         for topic in found:
-            _check_topic(topic["name"], topic["error_code"])
+            _check_topic(topic["name"], topic["error_code"], self._connection.servers)
             result[topic["name"]] = sorted(one["partition_index"] for one in topic["partitions"])
         return result
 
@@ -129,7 +129,7 @@ class KafkaControl:
         answer = self._call(lambda admin: _metadata(admin, wanted))
         parts = {"cluster": str(answer["cluster_id"])}
         for topic in answer["topics"]:
-            _check_topic(topic["name"], topic["error_code"])
+            _check_topic(topic["name"], topic["error_code"], self._connection.servers)
             parts[f"topic {topic['name']}"] = _id_text(topic.get("topic_id"))
         return parts
 
@@ -330,14 +330,14 @@ def _id_text(topic_id: object) -> str:
     return "" if not text.strip("0-") else text
 
 
-def _check_topic(name: str, code: int) -> None:
+def _check_topic(name: str, code: int, servers: str) -> None:
     if code == 0:
         return
     error = kafka_errors.for_code(code)
     if issubclass(error, kafka_errors.UnknownTopicOrPartitionError):
         raise ControlError(
             f"topic {name!r} does not exist",
-            hint=f"create it: kafka-topics.sh --create --topic {name} --partitions N",
+            hint=f"create it: kafka-topics.sh --bootstrap-server {servers} --create --topic {name} --partitions N",
             retriable=False,
         )
     raise _translated(error(name), name)

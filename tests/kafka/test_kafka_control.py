@@ -154,8 +154,9 @@ def test_a_topic_of_a_broker_without_ids_is_known_by_its_name(monkeypatch: pytes
 
 
 def test_a_topic_that_does_not_exist_has_no_identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ControlError, match="'in' does not exist"):
+    with pytest.raises(ControlError, match="'in' does not exist") as caught:
         identity(monkeypatch, answer("c", code=3))
+    assert "kafka-topics.sh --bootstrap-server broker:9092 --create --topic in " in caught.value.hint
 
 
 def test_a_topic_is_internal_if_the_brokers_say_so_and_not_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
