@@ -37,6 +37,7 @@ _READABLE_FEATURES = {
     "vacuumProtocolCheck",
 }
 """Reader features without effect on a reader of plain Parquet files, unless a file that it reads uses them."""
+_IN_A_NEW_STORE = "; if the job has read this table, start it with a new store: the copy has those rows, too"
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +379,7 @@ def check_readable(table: str, features: Sequence[str], version: int) -> None:
     if unknown:
         raise SourceInvalid(
             f"{table}: version {version} needs reader features that this source does not know: {', '.join(unknown)}",
-            hint="read the table through a copy without the feature",
+            hint=f"read the table through a copy without the feature{_IN_A_NEW_STORE}",
         )
 
 
@@ -388,7 +389,7 @@ def check_mapping(table: str, configuration: Mapping[str, str | None]) -> None:
     if mode != "none":
         raise SourceInvalid(
             f"{table} uses column mapping ({mode}), which this source does not read",
-            hint="read a copy of the table without delta.columnMapping.mode",
+            hint=f"read a copy of the table without delta.columnMapping.mode{_IN_A_NEW_STORE}",
         )
 
 

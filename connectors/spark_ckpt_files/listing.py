@@ -309,7 +309,8 @@ def vanished(path: str, name: str) -> SourceInvalid:
     """Return the error for a planned file that is gone before it was read."""
     return SourceInvalid(
         f"{path}: file {name} has vanished before it was read",
-        hint="put the file back; a file may be removed when the epoch that read it is published",
+        hint="put the file back and start the job again: without the file, the start continues and its rows are missing; a file "
+        "may be removed when the epoch that read it is published",
         file=name,
     )
 

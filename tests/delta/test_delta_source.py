@@ -504,8 +504,10 @@ def test_an_unknown_reader_feature_stops_the_source(table: Path, protocol: dict[
     plan = reader(table, cursor)
     tamper(table, {"protocol": protocol | {"minWriterVersion": 7, "writerFeatures": protocol["readerFeatures"]}})
 
-    with pytest.raises(SourceInvalid, match=complaint):
+    with pytest.raises(SourceInvalid, match=complaint) as refused:
         plan.latestOffset(dict(cursor), ReadMaxFiles(1))
+    # In this store the copy would be read from its start, after rows that it has, too.
+    assert "new store" in refused.value.hint
 
 
 def test_a_file_with_a_deletion_vector_is_refused(table: Path) -> None:

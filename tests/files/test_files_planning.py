@@ -107,8 +107,12 @@ def test_a_planned_file_that_vanishes_stops_the_batch_with_its_name(tmp_path: Pa
     end = plan.latestOffset(plan.initialOffset(), ReadMaxFiles(10))
     (tmp_path / "001.csv").unlink()
 
-    with pytest.raises(SourceInvalid, match=r"file 001\.csv has vanished"):
+    with pytest.raises(SourceInvalid, match=r"file 001\.csv has vanished") as caught:
         ids(reader(tmp_path), plan.initialOffset(), end)
+    assert "its rows are missing" in caught.value.hint
+    again = reader(tmp_path)
+    first = again.initialOffset()
+    assert ids(again, first, again.latestOffset(first, ReadMaxFiles(10))) == [0, 2]
 
 
 def test_a_consumed_file_that_comes_back_is_not_read_twice(tmp_path: Path) -> None:
