@@ -128,6 +128,18 @@ class KeepsUnchanged(Protocol):
 
 
 @runtime_checkable
+class KnowsColumns(Protocol):
+    """A source that knows its columns without a position.
+
+    For any other source a job calls `start` and `read` at each start to learn them, also if it continues from an epoch
+    and the configured start is gone by now.
+    """
+
+    def columns(self, spark: SparkSession) -> StructType:
+        """Return the schema of `read`. Raises as `read`, but not for a position."""
+
+
+@runtime_checkable
 class SkipsLost(Protocol):
     """A source that can continue although rows after the cursor are lost. Its `read` raises `RowsLost` then."""
 

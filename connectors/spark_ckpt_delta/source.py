@@ -153,26 +153,29 @@ class DeltaSource:
         self._table_id = TableId(self._open, self._entry)
 
     def check(self, spark: SparkSession) -> None:
-        """Raise `SourceInvalid` for a missing or unreadable table, or a start that the log lacks."""
-        table = self._settings.table
+        """Raise `SourceInvalid` for a missing or unreadable table."""
         opened = self._open()
-        check_readable(table, opened.protocol().reader_features or (), opened.version())
-        check_mapping(table, opened.metadata().configuration)
-        if isinstance(self._start, int):
-            self._check_start(self._start, opened.version())
-        # "latest" reads no file that is there now.
-        elif self._start == "earliest":
-            self._check_snapshot(opened.version())
+        check_readable(self._settings.table, opened.protocol().reader_features or (), opened.version())
+        check_mapping(self._settings.table, opened.metadata().configuration)
+
+    def columns(self, spark: SparkSession) -> StructType:
+        """Return the columns that the table has now."""
+        return self.read(spark, self.end(spark)).schema
 
     def start(self, spark: SparkSession) -> Cursor:
-        """Return the configured start as a cursor: a version, the newest snapshot, or the version after the newest."""
+        """Return the configured start as a cursor: a version, the newest snapshot, or the version after the newest.
+
+        Raises `SourceInvalid` for a version that the log lacks, or a snapshot that the source cannot read.
+        """
         opened = self._open()
         table, newest = str(opened.metadata().id), opened.version()
         if isinstance(self._start, int):
+            self._check_start(self._start, newest)
             return Position(table, self._start).cursor()
         if self._start == "latest":
-            # It does not exist yet: the source waits for it.
+            # It does not exist yet: the source waits for it, and reads no file that is there now.
             return Position(table, newest + 1).cursor()
+        self._check_snapshot(newest)
         return Position(table, newest, snapshot=True).cursor()
 
     def read(self, spark: SparkSession, cursor: Cursor) -> DataFrame:
@@ -261,8 +264,7 @@ class DeltaSource:
             oldest = oldest_readable(system, newest)
             raise SourceInvalid(
                 f"{self._settings.table} has no version {version} in its log; it has {oldest} to {newest}",
-                hint=f"start={oldest}, or start='earliest' for all rows as they are now; a job that has an epoch continues "
-                "from it and does not use start",
+                hint=f"start={oldest}, or start='earliest' for all rows as they are now",
             )
 
     def _check_snapshot(self, newest: int) -> None:

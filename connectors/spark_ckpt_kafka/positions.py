@@ -104,8 +104,7 @@ def check_start(chosen: Positions, beginnings: Positions, ends: Positions) -> No
             )
             raise StartOutOfRange(
                 f"start names offset {offset} of topic {topic!r}, partition {partition}, which {why}",
-                hint=f"start={{{topic!r}: {{'{partition}': N}}}} with N from {first} to {end}, or 'earliest' or 'latest'; a job "
-                "that has an epoch continues from it and does not use start",
+                hint=f"start={{{topic!r}: {{'{partition}': N}}}} with N from {first} to {end}, or 'earliest' or 'latest'",
                 topic=topic,
                 partition=partition,
                 start=offset,

@@ -24,6 +24,7 @@ from spark_ckpt_kafka.options import Connection, redacted, split_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from spark_ckpt_kafka.values import Values
 
@@ -238,8 +239,14 @@ class KafkaSource:
             # Spark reports lost records only when a batch reads them (failOnDataLoss), and names no way to continue.
             positions.check_holes(positions.from_cursor(cursor), beginnings, ends)
             self._check_stable(control, positions.from_cursor(cursor), partitions)
-        start = positions.to_cursor(positions.resumed(cursor, beginnings))
-        rows = self._stream(spark, json.dumps(start))
+        return self._decoded(spark, json.dumps(positions.to_cursor(positions.resumed(cursor, beginnings))))
+
+    def columns(self, spark: SparkSession) -> StructType:
+        """Return Spark's columns, with the type of decoded values. Asks no broker."""
+        return self._decoded(spark, "earliest").schema
+
+    def _decoded(self, spark: SparkSession, starting_offsets: str) -> DataFrame:
+        rows = self._stream(spark, starting_offsets)
         return rows if self._value is None else self._value.decoded(rows)
 
     def past_lost(self, spark: SparkSession, cursor: Cursor) -> Cursor:

@@ -673,7 +673,7 @@ def test_deletion_vectors_of_delta_spark_are_refused_not_read_as_live_rows(spark
     from spark_ckpt.errors import SourceInvalid
 
     with pytest.raises(SourceInvalid, match="deletion vector"):
-        DeltaSource(str(table)).check(spark)
+        DeltaSource(str(table)).start(spark)
     with pytest.raises(SourceInvalid, match=r"version 2 \(DELETE\)"):
         cursor = DeltaSource(str(table), start=2).start(spark)
         DeltaSource(str(table), start=2).read(spark, cursor)

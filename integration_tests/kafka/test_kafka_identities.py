@@ -233,7 +233,9 @@ def test_a_job_continues_with_its_state_behind_records_that_retention_removed(wo
 
     def counted(**arguments: str) -> None:
         job = spark_ckpt.Job(world.spark, "job", str(world.folder / "store"), interval="1 hour", trigger="10 ms")
-        counts = job.source("in", KafkaSource(servers, topic)).groupBy("topic").agg("each row", n=spark_ckpt.count())
+        # Only the first start uses this offset, which the topic loses below.
+        source = KafkaSource(servers, topic, start={topic: {"0": 0}})
+        counts = job.source("in", source).groupBy("topic").agg("each row", n=spark_ckpt.count())
         counts.selectExpr("CAST(n AS string) AS value").to(KafkaSink(servers, world.output), name="out")
         assert job.start(availableNow=True, **arguments).awaitTermination(120)
 

@@ -21,7 +21,7 @@ from spark_ckpt.api.grouped import CoGroupedStreams, GroupedStream
 from spark_ckpt.api.stages import check_stages, confirmed_in, join_stages, opened_stages
 from spark_ckpt.api.stream import Stream
 from spark_ckpt.config import JobConfig, JobSettings, checked_duration_ms
-from spark_ckpt.connector import Sink, Source
+from spark_ckpt.connector import KnowsColumns, Sink, Source
 from spark_ckpt.coordination.stage_process import Between
 from spark_ckpt.driver.index_keeper import check_index
 from spark_ckpt.driver.job_plan import JobPlan, check_graph, planned
@@ -341,6 +341,8 @@ class Job:
         # Spark looks for the name of a new Python source in the active session, and refuses one that another job's session has.
         activate(self.spark)
         try:
+            if isinstance(source, KnowsColumns):
+                return source.columns(self.spark)
             return source.read(self.spark, source.start(self.spark)).schema
         except (PySparkException, Py4JError):
             # The workers run sources in Python: if they are at fault, this raises first.

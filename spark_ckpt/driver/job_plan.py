@@ -282,6 +282,10 @@ class JobPlan:
         chosen = choice_unseen(log_state, restore, log.manifest, log.verify)
         self.check_base(chosen.base, chosen.unpublished)
         standing = identities.reconciled(log, log_state, chosen.base, chosen.unpublished, self.found, self.confirmed)
+        for node in self.sources:
+            if node.name not in chosen.base.cursors:
+                # Before an incarnation begins: the start of a source that no epoch has read may be out of range.
+                node.source.start(self.spark)
         standing = skip_lost(self, chosen.base, standing)
         try:
             check_inputs(self, chosen.base, standing.fresh | standing.skipped.keys())

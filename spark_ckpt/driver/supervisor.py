@@ -152,6 +152,10 @@ class Supervisor:
             verdict = self._patience.after(Ended(error, now_s, now_s - self._began_s, ending.progressed))
             if isinstance(verdict, GiveUp):
                 return _given_up(error, verdict, self._stopping.is_set())
+            if ending.progressed:
+                # An epoch is behind the confirmed loss. Rows that are lost later need a confirmation of their own.
+                settled = replace(self._plan.confirmed, lost_rows=frozenset())
+                self._plan = replace(self._plan, confirmed=settled)
             self._notify(error, verdict)
             self._wait(verdict.pause_s)
             # The program ends: another incarnation would only be killed in its start.

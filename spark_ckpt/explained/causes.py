@@ -164,7 +164,7 @@ _STORES: Mapping[str, ErrorCause] = {
         "`start` names an offset that the topic does not have. The offset is of another cluster or topic, or "
         "retention has deleted it.",
         "Set `start` to an offset in the range that the message names, or to 'earliest' or 'latest'. Then start the "
-        "job again. A job that has an epoch continues from it, so that the new `start` skips and repeats no row.",
+        "job again. A source that an epoch has read continues from there and does not use `start`.",
     ),
     "CKPT_IDENTITY_CHANGED": ErrorCause(
         "A source or sink has its old name, but another table, topic or folder: the path is misspelt, or the table or "

@@ -12,6 +12,7 @@ from spark_ckpt.connector import (
     Cursor,
     Identified,
     Json,
+    KnowsColumns,
     LimitsBatches,
     MayNeverEnd,
     Remembers,
@@ -197,6 +198,9 @@ class _Replay:
         """The job is planned with these columns."""
         job = ReadingJob(subject)
         columns = {subject.reading.columns(job.driver(), cut.cursor) for cut in job.grown_cuts(2)}
+        source = job.driver()
+        if isinstance(source, KnowsColumns):
+            columns.add(source.columns(subject.reading.session).simpleString())
         require(len(columns) == 1, "the schema is the same on every call", schemas=columns)
 
 

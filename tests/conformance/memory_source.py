@@ -260,6 +260,11 @@ class ChangesItsColumns(MemorySource):
     data = _Widening
 
 
+class KnowsOtherColumns(MemorySource):
+    def columns(self, spark: Any) -> StructType:
+        return StructType([StructField("n", IntegerType())])
+
+
 class HasNoJson(MemorySource):
     def start(self, spark: Any) -> Cursor:
         return {"kind": "memory", "at": {0}}  # type: ignore[dict-item]

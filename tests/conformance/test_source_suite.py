@@ -19,7 +19,7 @@ COUNTEREXAMPLES: dict[str, list[type[MemorySource]]] = {
     "a_new_driver_continues_at_every_cut": [faulty.CountsFromItsStart, faulty.StartsInclusive],
     "the_same_rows_come_again": [faulty.ForgetsWhatItHasGiven],
     "a_batch_that_is_run_again_has_the_same_rows": [faulty.ReadsToTheNewest, faulty.ForgetsWhatItHasGiven],
-    "columns_are_the_same_at_every_cursor": [faulty.ChangesItsColumns],
+    "columns_are_the_same_at_every_cursor": [faulty.ChangesItsColumns, faulty.KnowsOtherColumns],
     "the_end_is_reached_when_everything_is_read": [
         faulty.IsThereFromTheStart,
         faulty.NeverArrives,

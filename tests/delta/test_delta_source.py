@@ -544,7 +544,6 @@ def test_the_start_that_a_version_with_changes_advises_begins_after_it(table: Pa
     found = re.search(r"start=(\d+)", refused.value.hint)
     assert found is not None
     advised = DeltaSource(str(table), start=int(found[1]))
-    advised.check(NO_SPARK)
     append(table, [[7]])
     assert read_on(table, advised.start(NO_SPARK), 1)[0] == [7]
 
@@ -584,11 +583,11 @@ def test_a_job_that_starts_again_after_columns_were_added_reads_the_versions_bef
     assert rows_between(plan, cursor, end) == [old, new]
 
 
-def test_check_names_the_available_versions(table: Path) -> None:
+def test_a_start_names_the_available_versions(table: Path) -> None:
     append(table, [[0]])
 
     with pytest.raises(SourceInvalid, match="no version 9 in its log; it has 0 to 1"):
-        DeltaSource(str(table), start=9).check(NO_SPARK)
+        DeltaSource(str(table), start=9).start(NO_SPARK)
 
 
 def test_check_refuses_a_path_without_a_table(tmp_path: Path) -> None:

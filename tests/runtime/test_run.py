@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
-from incarnation_kit import JOB, WAIT_S, an_operator, eventually
+from incarnation_kit import JOB, WAIT_S, FakeSource, an_operator, eventually
 from run_kit import STOPPED, Bench, FakeIncarnation, ended, failed
 
 from spark_ckpt.coordination.messages import Outcome
@@ -14,6 +15,7 @@ from spark_ckpt.driver import supervisor as supervisor_module
 from spark_ckpt.driver.incarnation import Ending
 from spark_ckpt.driver.query.failures import QueryFailed
 from spark_ckpt.driver.run import Run
+from spark_ckpt.epochs.identity import Confirmed, Found
 from spark_ckpt.epochs.records import OperatorSnapshot, StagedOutput
 from spark_ckpt.errors import (
     ConfigInvalid,
@@ -24,6 +26,7 @@ from spark_ckpt.errors import (
     GraphInvalid,
     PublishFailed,
     RunFailed,
+    StartOutOfRange,
     StopTimedOut,
     StoreFull,
     StoreUnreachable,
@@ -66,6 +69,33 @@ def test_a_failure_leads_to_a_new_incarnation(bench):
     run = bench.run(failed(), STOPPED)
     assert ended(run) is None
     assert [each.incarnation for each in bench.incarnations] == [1, 2]
+
+
+def refuse_its_start(source, spark):
+    raise StartOutOfRange("the topic begins later")
+
+
+def test_a_new_source_whose_start_is_gone_is_refused_before_an_incarnation(bench, monkeypatch):
+    monkeypatch.setattr(FakeSource, "start", refuse_its_start)
+    with pytest.raises(StartOutOfRange):
+        bench.run(STOPPED)
+    assert bench.store.log.state().incarnation == 0
+
+
+def test_a_source_with_an_epoch_needs_its_start_no_more(bench, monkeypatch):
+    bench.decide(1, cursors={"in": {"n": 5}})
+    monkeypatch.setattr(FakeSource, "start", refuse_its_start)
+    assert ended(bench.run(STOPPED)) is None
+
+
+@pytest.mark.parametrize(("progressed", "kept"), [(False, {"in"}), (True, set())], ids=["no epoch yet", "an epoch"])
+def test_a_confirmed_loss_is_confirmed_until_an_epoch_is_behind_it(bench, monkeypatch, progressed, kept):
+    """Rows that the source loses days later, while the run continues, are another loss."""
+    monkeypatch.setattr(FakeSource, "past_lost", lambda source, spark, cursor: cursor, raising=False)
+    bench.endings = [failed(progressed), STOPPED]
+    plan = replace(bench.plan(), confirmed=Confirmed(lost_rows=frozenset({"in"})), found=Found({"in": {}}, {}))
+    assert ended(Run.start(plan, "latest", False, [])) is None
+    assert [set(each.plan.confirmed.lost_rows) for each in bench.incarnations] == [{"in"}, kept]
 
 
 def test_failures_in_a_row_are_bounded_and_the_error_has_the_last_reason(bench):
