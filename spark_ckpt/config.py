@@ -139,6 +139,7 @@ class JobSettings(TypedDict, total=False):
     accept_new_source: str | Sequence[str]
     accept_moved: str | Sequence[str]
     accept_dropped_operator: str | Sequence[str]
+    accept_dropped_source: str | Sequence[str]
     accept_lost_rows: str | Sequence[str]
     run_dir: str | None
     local_dir: str | Path | None
@@ -255,6 +256,9 @@ class JobConfig(BaseModel):
     )
     accept_dropped_operator: Names = Field(
         (), description="names of removed operators: the job continues without their state"
+    )
+    accept_dropped_source: Names = Field(
+        (), description="names of removed sources: the job continues without them, with the state of their rows"
     )
     accept_lost_rows: Names = Field(
         (), description="names of sources that have lost unread rows: each continues at its first row behind them"

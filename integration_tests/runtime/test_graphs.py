@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from functools import reduce
 
 import pandas as pd
 import pyarrow as pa
@@ -455,6 +456,27 @@ def test_a_removed_operator_is_refused_by_name_unless_its_state_is_dropped_on_pu
     assert list(manifest_of(bench, run.epochs()[-1].epoch)["operators"]) == ["first"]
     assert len(manifest_of(bench, before)["operators"]) == 3, "what was, stays"
     drain(shortened(bench))
+
+
+def test_a_removed_source_is_refused_by_name_until_its_removal_is_confirmed_and_the_state_stays(bench: Bench) -> None:
+    def job(*names: str) -> ckpt.Job:
+        job = bench.job()
+        rows = reduce(ckpt.Stream.union, [job.source(name, bench.source()) for name in names])
+        counting(rows, "k", "counts").select("key", "n").to(bench.sink(), name="out")
+        return job
+
+    bench.put(("a", 0))
+    drain(job("in", "old"))
+    with pytest.raises(GraphInvalid, match="cursors of sources that the job no longer has: old") as refused:
+        job("in").start()
+    assert "accept_dropped_source='old'" in refused.value.hint
+
+    bench.put(("a", 0))
+    run = job("in").start(availableNow=True, accept_dropped_source="old")
+    assert run.awaitTermination(120)
+    assert sorted(bench.values()) == [("a", 1), ("a", 2), ("a", 3)]
+    assert list(manifest_of(bench, run.epochs()[-1].epoch)["cursors"]) == ["in"]
+    drain(job("in"))
 
 
 def test_the_state_of_an_operator_that_the_job_has_cannot_be_dropped(bench: Bench) -> None:

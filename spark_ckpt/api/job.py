@@ -177,6 +177,7 @@ class Job:
         accept_new_source: str | Sequence[str] = (),
         accept_moved: str | Sequence[str] = (),
         accept_dropped_operator: str | Sequence[str] = (),
+        accept_dropped_source: str | Sequence[str] = (),
         accept_lost_rows: str | Sequence[str] = (),
         standby: bool | None = None,
         ui: bool | str | None = None,
@@ -191,6 +192,7 @@ class Job:
           all later rows. A new source is read from its start. A moved endpoint is the same one at another path.
         - `accept_dropped_operator`: names of operators that have state in the epoch and are no longer in the job. The
           job continues without their state; without the name the start is refused likewise.
+        - `accept_dropped_source`: names of sources that the epoch has read and that are no longer in the job.
         - `accept_lost_rows`: names of sources that no longer have rows which the job has not read. The job keeps its
           state, and each of them continues at its first row behind the lost ones; otherwise the start raises `RowsLost`.
         - `standby` (default: the setting of this name): if another driver runs the job, wait warm for its end and take
@@ -202,7 +204,12 @@ class Job:
         and others.
         """
         confirmed = self._confirmed(
-            accept_new_sink, accept_new_source, accept_moved, accept_dropped_operator, accept_lost_rows
+            new_sinks=accept_new_sink,
+            new_sources=accept_new_source,
+            moved=accept_moved,
+            dropped_operators=accept_dropped_operator,
+            dropped_sources=accept_dropped_source,
+            lost_rows=accept_lost_rows,
         )
         stands_by = self._config.standby if standby is None else standby
         if stands_by:
@@ -219,6 +226,7 @@ class Job:
         accept_new_source: str | Sequence[str] = (),
         accept_moved: str | Sequence[str] = (),
         accept_dropped_operator: str | Sequence[str] = (),
+        accept_dropped_source: str | Sequence[str] = (),
         accept_lost_rows: str | Sequence[str] = (),
         ui: bool | str | None = None,
     ) -> StagesRun:
@@ -234,7 +242,12 @@ class Job:
         another process runs.
         """
         confirmed = self._confirmed(
-            accept_new_sink, accept_new_source, accept_moved, accept_dropped_operator, accept_lost_rows
+            new_sinks=accept_new_sink,
+            new_sources=accept_new_source,
+            moved=accept_moved,
+            dropped_operators=accept_dropped_operator,
+            dropped_sources=accept_dropped_source,
+            lost_rows=accept_lost_rows,
         )
         graphs = self._stage_graphs()
         # a feedback may feed itself through other stages, which the graph of one stage does not show
@@ -357,22 +370,18 @@ class Job:
 
     # -- for streams ----------------------------------------------------------------------------------------------------
 
-    def _confirmed(
-        self,
-        sinks: str | Sequence[str],
-        sources: str | Sequence[str],
-        moved: str | Sequence[str],
-        dropped: str | Sequence[str],
-        lost: str | Sequence[str],
-    ) -> Confirmed:
+    def _confirmed(self, **given: str | Sequence[str]) -> Confirmed:
+        """Return the confirmations of a start and of the settings. `given`: names by field of `Confirmed`."""
         config = self._config
-        return Confirmed(
-            new_sinks=_names(sinks) | set(config.accept_new_sink),
-            new_sources=_names(sources) | set(config.accept_new_source),
-            moved=_names(moved) | set(config.accept_moved),
-            dropped_operators=_names(dropped) | set(config.accept_dropped_operator),
-            lost_rows=_names(lost) | set(config.accept_lost_rows),
-        )
+        settings = {
+            "new_sinks": config.accept_new_sink,
+            "new_sources": config.accept_new_source,
+            "moved": config.accept_moved,
+            "dropped_operators": config.accept_dropped_operator,
+            "dropped_sources": config.accept_dropped_source,
+            "lost_rows": config.accept_lost_rows,
+        }
+        return Confirmed(**{kind: _names(names) | set(settings[kind]) for kind, names in given.items()})
 
     def _bind(self, sink: Sink, node: Node, schema: StructType, name: str | None, publish_every: object = None) -> None:
         _checked_sink(sink)

@@ -62,7 +62,10 @@ def confirmed_in(stage: str, graphs: Mapping[str, StageGraph], confirmed: Confir
     """
     sinks = {name: {each.name for each in graph.bindings} for name, graph in graphs.items()}
     sources = {
-        name: {each.name for each in sources_of(*(end.node for end in (*graph.bindings, *graph.edges)))}
+        name: {
+            each.name
+            for each in sources_of(*(sink.node for sink in graph.bindings), *(edge.node for edge in graph.edges))
+        }
         for name, graph in graphs.items()
     }
     # An edge between two stages is a sink of one and a source of the other.

@@ -245,11 +245,15 @@ class JobPlan:
         self.key_groups(base)
         self._check_dropped()
         known = {node.name for node in self.sources}
-        lost = sorted(set(base.cursors) - known)
+        lost = sorted(set(base.cursors) - known - self.confirmed.dropped_sources)
         if lost:
+            instead = (
+                f"keep the source's name; or continue without it: job.start(accept_dropped_source={lost[0]!r}) "
+                f"(--conf spark.ckpt.accept.dropped.source={lost[0]}): the state keeps what the job has read from it"
+            )
             raise GraphInvalid(
                 f"epoch {base.epoch} has cursors of sources that the job {_lacks(base)}: {', '.join(lost)}",
-                hint=_names_hint(base, "source", lost[0], known, "keep the sources' names, or start with a new store"),
+                hint=_names_hint(base, "source", lost[0], known, instead),
             )
         # Deferred rows (`publish_every`) are part of the epoch, so their sink cannot go although no epoch of it is unpublished.
         holds = {sink for sink, held in base.held.items() if held.files}
@@ -265,12 +269,15 @@ class JobPlan:
         check_in_flight({each.edge.name: ddl(each.edge.schema) for each in self.edges}, base)
 
     def _check_dropped(self) -> None:
-        both = sorted(self.confirmed.dropped_operators & {operator.name for operator in self.operators})
-        if both:
-            raise ConfigInvalid(
-                f"accept_dropped_operator names '{both[0]}', which the job has",
-                hint="drop the confirmation: if it stays, a later start would continue without the operator's state",
-            )
+        for kind, dropped, there in (
+            ("operator", self.confirmed.dropped_operators, {each.name for each in self.operators}),
+            ("source", self.confirmed.dropped_sources, {each.name for each in self.sources}),
+        ):
+            if both := sorted(dropped & there):
+                raise ConfigInvalid(
+                    f"accept_dropped_{kind} names '{both[0]}', which the job has",
+                    hint=f"drop the confirmation: if it stays, a later start would continue without the {kind}",
+                )
 
     def check_start(self, restore: RestoreTarget) -> Standing:
         """Return the endpoints for a start from `restore`; raise if the job cannot continue from there.
@@ -294,7 +301,9 @@ class JobPlan:
         known = {*chosen.base.operators, *([SPARK_OPERATORS] if chosen.base.spark_state else [])}
         # A confirmation that confirms nothing is reported: left in the program, it would drop an operator of that name one day.
         gone = sorted(self.confirmed.dropped_operators - known)
-        needless = tuple(f"accept_dropped_operator={name!r}" for name in gone)
+        unread = sorted(self.confirmed.dropped_sources - chosen.base.cursors.keys())
+        needless = [f"accept_dropped_operator={name!r}" for name in gone]
+        needless += [f"accept_dropped_source={name!r}" for name in unread]
         return replace(standing, unneeded=(*standing.unneeded, *needless))
 
     def _check_snapshot(self, name: str, snapshot: OperatorSnapshot, base: Manifest) -> None:

@@ -54,13 +54,14 @@ class Known:
 @dataclass(frozen=True, slots=True)
 class Confirmed:
     """Changes that the operator confirmed by name: another sink, another source, the same endpoint at another place, an
-    operator that the job no longer has, a source that has lost rows.
+    operator or source that the job no longer has, a source that has lost rows.
     """
 
     new_sinks: frozenset[str] = frozenset()
     new_sources: frozenset[str] = frozenset()
     moved: frozenset[str] = frozenset()
     dropped_operators: frozenset[str] = frozenset()
+    dropped_sources: frozenset[str] = frozenset()
     lost_rows: frozenset[str] = frozenset()
 
 
@@ -69,6 +70,7 @@ class Standing:
     """Endpoints that a start has settled.
 
     - `fresh`: sources that are new under an old name; they begin at their configured start.
+    - `dropped`: sources that the job no longer has.
     - `skipped`: cursors behind lost rows, of the sources that have lost some.
     - `unneeded`: confirmations of things that have not changed.
     """
@@ -76,6 +78,7 @@ class Standing:
     sources: Mapping[str, Parts] = field(default_factory=dict)
     sinks: Mapping[str, SinkIdentity] = field(default_factory=dict)
     fresh: frozenset[str] = frozenset()
+    dropped: frozenset[str] = frozenset()
     skipped: Mapping[str, Cursor] = field(default_factory=dict)
     unneeded: tuple[str, ...] = ()
 
@@ -104,7 +107,7 @@ class Standing:
 
     def goes_on(self, cursors: Mapping[str, Cursor]) -> dict[str, Cursor]:
         """Return the cursors at which the sources with an unchanged endpoint continue."""
-        unchanged = {name: cursor for name, cursor in cursors.items() if name not in self.fresh}
+        unchanged = {name: cursor for name, cursor in cursors.items() if name not in self.fresh | self.dropped}
         return {**unchanged, **self.skipped}
 
     def is_complete(self, sink: str) -> bool:
@@ -220,6 +223,7 @@ def reconciled(
         sinks=_sinks(known.sinks, found.sinks, replaced, last),
         # A confirmed source that has not changed keeps its cursor: read from its start, its rows would come twice.
         fresh=frozenset(name for name in sources if name in confirmed.new_sources),
+        dropped=confirmed.dropped_sources - found.sources.keys(),
         unneeded=_unneeded(confirmed, sources, {*sinks, *replaced}),
     )
 

@@ -88,6 +88,22 @@ def test_a_source_with_an_epoch_needs_its_start_no_more(bench, monkeypatch):
     assert ended(bench.run(STOPPED)) is None
 
 
+def test_a_job_continues_without_a_source_once_its_removal_is_confirmed(bench):
+    bench.decide(1, cursors={"in": {"n": 5}, "old": {"n": 7}})
+    with pytest.raises(GraphInvalid) as refused:
+        bench.run(STOPPED)
+    assert "job.start(accept_dropped_source='old')" in refused.value.hint
+    bench.endings = [STOPPED]
+    plan = replace(bench.plan(), confirmed=Confirmed(dropped_sources=frozenset({"old"})))
+    assert ended(Run.start(plan, "latest", False, [])) is None
+
+
+def test_a_source_that_the_job_has_cannot_be_dropped(bench):
+    plan = replace(bench.plan(), confirmed=Confirmed(dropped_sources=frozenset({"in"})))
+    with pytest.raises(ConfigInvalid, match="names 'in', which the job has"):
+        Run.start(plan, "latest", False, [])
+
+
 @pytest.mark.parametrize(("progressed", "kept"), [(False, {"in"}), (True, set())], ids=["no epoch yet", "an epoch"])
 def test_a_confirmed_loss_is_confirmed_until_an_epoch_is_behind_it(bench, monkeypatch, progressed, kept):
     """Rows that the source loses days later, while the run continues, are another loss."""

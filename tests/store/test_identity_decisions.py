@@ -289,6 +289,14 @@ def test_a_new_source_has_no_position_that_rows_are_lost_after():
     assert past_losses(fresh, named(lost_rows=["in"]), {"in": {"n": 5}}, PAST).goes_on({"in": {"n": 5}}) == {}
 
 
+def test_a_removed_source_leaves_no_cursor_once_its_removal_is_confirmed():
+    recorded, found = Known({"in": IN, "old": IN}, {}), Found({"in": IN}, {})
+    cursors = {"in": {"n": 5}, "old": {"n": 1}}
+    kept = reconciled(recorded, found, named(dropped_sources=["old"]), {}, 7)
+    assert (kept.goes_on(cursors), dict(kept.sources)) == ({"in": {"n": 5}}, {"in": IN})
+    assert reconciled(recorded, found, named(), {}, 7).goes_on(cursors) == cursors
+
+
 def test_a_source_that_cannot_skip_rows_refuses_the_confirmation():
     with pytest.raises(ConfigInvalid, match="'rate', which cannot continue"):
         past_losses(Standing(), named(lost_rows=["rate"]), {"rate": {"n": 5}}, PAST)
