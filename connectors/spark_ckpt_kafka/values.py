@@ -16,6 +16,7 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.spark_internals.arrow_types import arrow_schema_of
 from spark_ckpt_kafka.avro_columns import avro_columns
+from spark_ckpt_kafka.column_values import fitted
 from spark_ckpt_kafka.protobuf_columns import as_dict, filled, protobuf_columns
 from spark_ckpt_kafka.registry import Registry, typed
 
@@ -214,20 +215,35 @@ def _encode(serialise: Callable[..., Any], subject: str) -> Callable[[Any], byte
 def decoded_batch(values: Values, data: pa.Array, places: list[pa.Array]) -> pa.Array:
     """Return a struct of value and error for each record. `places`: topic, partition and offset, for the error."""
     decode, found, errors = values.decoder(), [], []
+    kind = arrow_schema_of(StructType().add("value", values.columns)).field("value").type
+
+    def failed(at: int, raised: Exception) -> str:
+        error = typed(raised, "/".join(str(place[at].as_py()) for place in places))
+        # An outage is no property of the record: with "null" it would turn every record of the batch into a
+        # rejected one.
+        if isinstance(error, OSError) or values.on_error == "fail":
+            raise error from None
+        return str(error).split("\n", 1)[0]
+
     for at, each in enumerate(data.to_pylist()):
         value, error = None, None
         try:
-            value = None if each is None else decode(each)
+            value = None if each is None else fitted(decode(each), kind)
         except Exception as raised:  # noqa: BLE001 - a library's; judged in one place
-            error = typed(raised, "/".join(str(place[at].as_py()) for place in places))
-            # An outage is no property of the record: with "null" it would turn every record of the batch into a
-            # rejected one.
-            if isinstance(error, OSError) or values.on_error == "fail":
-                raise error from None
+            error = failed(at, raised)
         found.append(value)
-        errors.append(None if error is None else str(error).split("\n", 1)[0])
-    kind = arrow_schema_of(StructType().add("value", values.columns)).field("value").type
-    return pa.StructArray.from_arrays([pa.array(found, kind), pa.array(errors, pa.string())], ["value", "error"])
+        errors.append(error)
+    try:
+        column = pa.array(found, kind)
+    except (pa.ArrowException, OverflowError):
+        # The error of a whole column names no record, and one record at a time takes ten times as long.
+        for at, value in enumerate(found):
+            try:
+                pa.array([value], kind)
+            except (pa.ArrowException, OverflowError) as raised:
+                found[at], errors[at] = None, failed(at, raised)
+        column = pa.array(found, kind)
+    return pa.StructArray.from_arrays([column, pa.array(errors, pa.string())], ["value", "error"])
 
 
 def encoded_batch(values: Values, subject: str, rows: pa.Array) -> pa.Array:

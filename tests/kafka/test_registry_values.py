@@ -12,6 +12,7 @@ from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import struct_pb2
+from pyspark.sql import types as T
 from pyspark.sql.types import StructType
 from registry_kit import Order, RegistryServer
 from spark_ckpt_kafka.registry import Registry
@@ -74,6 +75,60 @@ def test_json_is_checked_against_its_schema(server):
     values, errors = decoded(described, data, data[:5] + b'{"name": "nobody"}')
     assert values == [{"id": 7, "name": "ada"}, None]
     assert "id" in errors[1]
+
+
+ANYTHING = json.dumps({"title": "Order", "type": "object"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "member"),
+    [
+        (T.LongType(), "1.5"),
+        (T.StructType().add("a", "integer").add("b", T.ArrayType(T.ShortType())), '{"a": 1, "b": [1, 2.5]}'),
+        (T.MapType(T.StringType(), T.IntegerType()), '{"a": 0.5}'),
+        (T.LongType(), '"7"'),
+        (T.IntegerType(), "3000000000"),
+        (T.TimestampType(), "1700000000"),
+        (T.DateType(), "19000"),
+        (T.ArrayType(T.StringType()), '"abc"'),
+    ],
+)
+def test_a_value_that_no_column_can_hold_is_rejected_alone(server, kind, member):
+    """Arrow would cut a fraction off, take a number for microseconds, or refuse the whole batch without a place."""
+    schema = StructType().add("id", "long").add("n", kind)
+    good = JSONSerializer(ANYTHING, client(server))({"id": 7}, CONTEXT)
+    bad = good[:5] + f'{{"id": 8, "n": {member}}}'.encode()
+    values, errors = decoded(JsonSchema(server.url, ANYTHING, schema, on_error="null"), good, bad, good)
+    assert values == [{"id": 7, "n": None}, None, {"id": 7, "n": None}]
+    assert [error is None for error in errors] == [True, False, True]
+
+    with pytest.raises(BadRecord) as caught:
+        decoded(JsonSchema(server.url, ANYTHING, schema), good, bad)
+    assert caught.value.context["record"] == "orders/2/1"
+
+
+def test_avro_of_every_logical_type_is_read(server):
+    types = {
+        "id": ({"type": "string", "logicalType": "uuid"}, "a91cbf81-4326-4e5f-b9e5-d754426b6117"),
+        "ms": ({"type": "int", "logicalType": "time-millis"}, 45_296_789),
+        "us": ({"type": "long", "logicalType": "time-micros"}, 45_296_789_012),
+        "ids": ({"type": "array", "items": {"type": "string", "logicalType": "uuid"}}, ["a91cbf81-4326-4e5f-b9e5-d754426b6117"]),
+        "by": ({"type": "map", "values": "int"}, {"x": 2}),
+    }  # fmt: skip
+    fields = [{"name": name, "type": kind} for name, (kind, _) in types.items()]
+    schema = json.dumps({"type": "record", "name": "R", "fields": fields})
+    given = {name: value for name, (_, value) in types.items()}
+    [[value], _] = decoded(Avro(server.url, schema), AvroSerializer(client(server), schema)(given, CONTEXT))
+    assert value == given | {"by": [("x", 2)]}
+
+
+def test_a_time_that_the_writer_left_a_number_is_an_error_and_not_a_day_of_1970(server):
+    def schema(kind):
+        return json.dumps({"type": "record", "name": "R", "fields": [{"name": "at", "type": kind}]})
+
+    data = AvroSerializer(client(server), schema("long"))({"at": 1_700_000_000_000}, CONTEXT)
+    with pytest.raises(BadRecord, match="its column is a time"):
+        decoded(Avro(server.url, schema({"type": "long", "logicalType": "timestamp-millis"})), data)
 
 
 def in_protobuf(server, message):
