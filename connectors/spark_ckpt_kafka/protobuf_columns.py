@@ -90,15 +90,15 @@ def filled(message: Message, value: Mapping[str, Any]) -> Message:
     """Return the message, filled with the values of a row. A null leaves its field unset."""
     from google.protobuf.json_format import ParseDict
 
-    kept = {name: _written(each) for name, each in value.items() if each is not None}
-    filled_in: Message = ParseDict(kept, message)
+    filled_in: Message = ParseDict(_written(value), message)
     return filled_in
 
 
 def _written(value: Any) -> Any:
     """Return a value in Protobuf's JSON form."""
     if isinstance(value, Mapping):
-        return {name: _written(each) for name, each in value.items() if each is not None}
+        # An empty list may be an empty map, which ParseDict takes as a mapping only; without elements both are unset.
+        return {name: _written(each) for name, each in value.items() if each is not None and each != []}
     # ParseDict reads Protobuf's JSON form, in which bytes are base64 and the keys of a map are texts.
     if isinstance(value, bytes):
         from base64 import b64encode

@@ -249,8 +249,12 @@ def decoded_batch(values: Values, data: pa.Array, places: list[pa.Array]) -> pa.
 def encoded_batch(values: Values, subject: str, rows: pa.Array) -> pa.Array:
     """Return the encoded bytes of each row. Null stays null, which deletes a key in a compacted topic."""
     encode = values.encoder(subject)
+    # Pairs, Arrow's usual form of a map, are an array in JSON, and no map for Avro's serialiser. Only Protobuf's takes
+    # them: it can tell a null in a map from one in a message.
+    maps = None if isinstance(values, Protobuf) else "strict"
     try:
-        return pa.array([None if row is None else encode(row) for row in rows.to_pylist()], pa.binary())
+        given = rows.to_pylist(maps_as_pydicts=maps)
+        return pa.array([None if row is None else encode(row) for row in given], pa.binary())
     except Exception as raised:  # noqa: BLE001 - a library's; judged in one place
         raise typed(raised, subject) from None
 

@@ -197,6 +197,22 @@ def test_official_deserialisers_read_the_written_values(server):
     assert ProtobufDeserializer(Order, {"use.deprecated.format": False})(proto, CONTEXT) == expected
 
 
+def test_maps_are_written_in_each_format_also_empty_ones(server):
+    kind = StructType().add("id", "long").add("by", T.MapType(T.StringType(), T.IntegerType()))
+    rows = [{"id": 7, "by": [("x", 2)]}, {"id": 8, "by": []}]
+    given = pa.array(rows, pa.struct(list(arrow_schema_of(kind))))
+    fields = [{"name": "id", "type": "long"}, {"name": "by", "type": {"type": "map", "values": "int"}}]
+    avro = Avro(server.url, json.dumps({"type": "record", "name": "R", "fields": fields}))
+    as_json = JsonSchema(server.url, ANYTHING, kind)
+    for values in (avro, as_json):
+        assert decoded(values, *encoded_batch(values, "orders-value", given).to_pylist())[0] == rows
+    assert b'{"x":2}' in encoded_batch(as_json, "orders-value", given)[0].as_py()
+
+    protobuf = Protobuf(server.url, Order)
+    found, _ = decoded(protobuf, *encoded_batch(protobuf, "orders-value", given).to_pylist())
+    assert [{"id": row["id"], "by": row["by"]} for row in found] == rows
+
+
 def test_columns_are_those_of_the_schema():
     kind = {"type": "enum", "name": "K", "symbols": ["A"]}
     inner = {"type": "record", "name": "I", "fields": [{"name": "kind", "type": kind}]}
