@@ -192,6 +192,28 @@ def test_a_moved_timeout_keeps_the_state(tmp_path):
     assert totals_of(harness) == [7, 7]
 
 
+def test_a_timeout_that_is_left_as_it_was_is_due_again_in_each_batch(tmp_path):
+    seen = []
+
+    def waiting(batch):
+        if not batch.timed_out:
+            return adding_state(batch, timeout_ms=np.full(len(batch), 1500))
+        seen.extend(batch.keys["k"].to_pylist())
+        return KeyResult(timeout_ms=np.full(len(batch), 1500))
+
+    def adding_state(batch, timeout_ms):
+        return KeyResult(
+            None, pa.table({"total": batch.sum_per_key(batch.values("v")), "rows": [1]}), timeout_ms=timeout_ms
+        )
+
+    harness = Harness(waiting, tmp_path, PROCESSING)
+    harness.batch([("a", 1)])
+    for epoch, now in enumerate((1600, 1700, 1800), 1):
+        snapshot(harness.group, harness.store, epoch)
+        harness.batch(None, now)
+    assert seen == ["a"] * 3
+
+
 def test_a_timeout_alone_makes_no_state(tmp_path):
     harness = Harness(lambda batch: KeyResult(timeout_ms=[2000] * len(batch)), tmp_path, PROCESSING)
     harness.batch([("a", 1), ("b", 1)])

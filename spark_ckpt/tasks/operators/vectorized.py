@@ -271,7 +271,9 @@ class VectorizedOperator:
     def _call(self, batch: KeyBatch, hashes: Int64s, before: Resolved, group: KeyGroupState) -> Iterator[pa.Table]:
         result = self._answer(batch)
         reading = _Reading(self._binding, self.schema.state, self._state_type, batch.keys)
-        _write(batch.keys, hashes, before, reading.change(result, before), group)
+        change = reading.change(result, before)
+        # `expired` counts its keys as handled, so a timeout that the function left as it was is written again.
+        _write(batch.keys, hashes, before, change, group, everything=batch.timed_out)
         if result.output is not None and len(result.output):
             table = to_table(result.output, self.output, self._binding.options, self._binding.name)
             group.counters.rows_out += table.num_rows
@@ -364,12 +366,14 @@ class _Reading:
         )
 
 
-def _write(keys: pa.Table, hashes: Int64s, before: Resolved, change: _StateUpdate, group: KeyGroupState) -> None:
-    """Write the changes: values, removals, and keys with a new timeout only."""
+def _write(
+    keys: pa.Table, hashes: Int64s, before: Resolved, change: _StateUpdate, group: KeyGroupState, *, everything: bool
+) -> None:
+    """Write the changes: values, removals, and keys with a new timeout only; with `everything` all keys."""
     # a key without state whose timeout moved is written as deleted, with its timeout
     gone = change.removed | (~change.written & ~before.exists)
     moved = change.timeouts != before.timeout_ms
-    touched = change.written | (change.removed & before.exists) | moved
+    touched = change.written | (change.removed & before.exists) | moved | everything
     if not touched.any():
         return
     at = np.flatnonzero(touched)
