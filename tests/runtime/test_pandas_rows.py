@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.conversion import ArrowBatchTransformer
 
+from spark_ckpt.tasks.operators import pandas_rows
 from spark_ckpt.tasks.operators.pandas_rows import FrameSlices, PandasOptions, key_tuples, to_frame
 
 BERLIN = PandasOptions(timezone="Europe/Berlin")
@@ -80,6 +81,29 @@ def test_one_keys_null_does_not_turn_anothers_integers_into_floats():
     assert slices.frame(0)["v"].tolist() == [2**53 + 1]
     assert slices.frame(0)["v"].dtype == np.int64
     assert slices.frame(1)["v"].dtype == np.float64
+
+
+def test_each_row_is_converted_once_although_every_key_has_other_nulls(monkeypatch):
+    """One conversion of all rows for each of up to two to the number of columns patterns would exhaust the memory."""
+    converted = []
+
+    def counted(table, options):
+        converted.append(table.num_rows)
+        return to_frame(table, options)
+
+    monkeypatch.setattr(pandas_rows, "to_frame", counted)
+    columns, keys = 5, 32
+    table = pa.table({
+        str(at): pa.array([key if row or not key >> at & 1 else None for key in range(keys) for row in range(2)])
+        for at in range(columns)
+    })  # fmt: skip
+    ends = np.arange(2, 2 * keys + 2, 2)
+    slices = FrameSlices(table, ends - 2, ends, BERLIN)
+    frames = [slices.frame(key) for key in range(keys)]
+    assert sum(converted) == table.num_rows
+    for key, frame in enumerate(frames):
+        assert frame.iloc[1].tolist() == [key] * columns
+        assert [kind == np.float64 for kind in frame.dtypes] == [bool(key >> at & 1) for at in range(columns)]
 
 
 def test_a_frame_may_be_changed_without_touching_anothers():

@@ -2,23 +2,23 @@
 
 In Spark, the dtype of an integer or boolean column depends on the nulls among *this key's* rows. It is int64 without
 nulls, and float64 or object with nulls. One conversion of all keys' rows would let one key's null change another key's
-dtype. So there is one frame per pattern of nulls, made when a key first needs it. Keys are slices of the frame of their
-pattern.
+dtype. So there is one frame per pattern of nulls, made of the rows of its keys when one first needs it. Keys are slices of
+the frame of their pattern.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol, Self, cast
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_ckpt.spark_internals.pandas_conversion import columns_to_pandas
-from spark_ckpt.tasks.rows import Int64s
+from spark_ckpt.tasks.rows import Int64s, rows_at
 
 if TYPE_CHECKING:
     from spark_ckpt.tasks.rows import Array, ChunkedArray
@@ -93,10 +93,14 @@ class FrameSlices:
     def __init__(self, table: pa.Table, starts: Int64s, ends: Int64s, options: PandasOptions) -> None:
         self._table = table
         self._options = options
-        self._spans = list(zip(starts.tolist(), ends.tolist(), strict=True))
+        # In the table, and in the frame of the key's pattern as soon as there is one.
+        self._spans = dict(enumerate(zip(starts.tolist(), ends.tolist(), strict=True)))
         self._exactly = any(_nulls_inside(table.column(i)) for i in range(table.num_columns))
         self._varying = [i for i in range(table.num_columns) if _depends_on_nulls(table.column(i), options)]
         self._patterns = self._patterns_of(starts)
+        self._keys_of: dict[int, list[int]] = {}
+        for key, pattern in enumerate(self._patterns):
+            self._keys_of.setdefault(pattern, []).append(key)
         self._frames: dict[int, pd.DataFrame] = {}
 
     def _patterns_of(self, starts: Int64s) -> list[int]:
@@ -110,23 +114,23 @@ class FrameSlices:
 
     def frame(self, key: int) -> pd.DataFrame:
         """Return the frame of one key, indexed from 0; the caller may change it."""
-        start, end = self._spans[key]
         # Pandas decides the type of a nested value by all rows of the conversion, so these keys are converted alone.
         if self._exactly:
+            start, end = self._spans[key]
             return to_frame(self._table.slice(start, end - start), self._options)
         pattern = self._patterns[key]
         whole = self._frames.get(pattern)
         if whole is None:
             whole = self._frames[pattern] = self._frame_of(pattern)
-        return rows_of(whole, start, end)
+        return rows_of(whole, *self._spans[key])
 
     def _frame_of(self, pattern: int) -> pd.DataFrame:
-        table = self._table
-        for bit, i in enumerate(self._varying):
-            if not pattern >> bit & 1:
-                field = table.schema.field(i)
-                # keys of this pattern have no null here; a filler for the other keys' nulls keeps the dtype
-                table = table.set_column(i, field, pc.fill_null(table.column(i), pa.scalar(0).cast(field.type)))
+        table, keys = self._table, self._keys_of[pattern]
+        if len(keys) < len(self._spans):
+            # Only the rows of the pattern's keys: with many columns almost every key has a pattern of its own.
+            table = rows_at(table, np.concatenate([np.arange(*self._spans[key]) for key in keys]))
+            ends = np.cumsum([end - start for start, end in (self._spans[key] for key in keys)]).tolist()
+            self._spans.update(zip(keys, pairwise([0, *ends]), strict=True))
         frame = to_frame(table, self._options)
         column_arrays(frame)  # pandas caches the position of the columns here, once for all slices
         return frame
