@@ -116,6 +116,20 @@ def test_helpers_work_per_key_in_order_of_arrival(tmp_path):
     assert seen == [[[3, 5, 1, 1, 5], [3, 6, 3, 3, 7], [3, 5], [6, 12], [3, 2], [10, 20, 10, 10, 20]]]
 
 
+def test_sums_of_narrow_numbers_and_of_masks_do_not_wrap(tmp_path):
+    seen = []
+
+    def look(batch):
+        v = batch.values("v")
+        for narrow in (v.astype(np.int8), v.astype(np.int32) << 24, v > 90):
+            seen.append(batch.sum_per_key(narrow).tolist())
+        seen.append(batch.cumulative_sum(v.astype(np.int8), np.array([100, 0], np.int8)).tolist())
+        return KeyResult()
+
+    Harness(look, tmp_path).batch([("a", 100), ("b", 5), ("a", 100), ("a", 90)])
+    assert seen == [[290, 5], [290 << 24, 5 << 24], [2, 0], [200, 5, 300, 390]]
+
+
 def constant(**parts):
     def func(batch):
         state = pa.table({"total": [7] * len(batch), "rows": [1] * len(batch)})

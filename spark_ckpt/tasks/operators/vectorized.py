@@ -112,8 +112,14 @@ class KeyBatch:
         return np.asarray(per_key)[self.key_index]
 
     def cumulative_sum(self, values: Column, initial: Column | None = None) -> Values:
-        """Return for each row the sum of its key's `initial` and rows so far, added left to right."""
-        return self._cumulative(np.add, values, 0, initial)
+        """Return for each row the sum of its key's `initial` and rows so far, added left to right.
+
+        Whole numbers and booleans are summed as 64 bits, as by numpy's own sum.
+        """
+        numbers = np.asarray(values)
+        # In its own type a sum of bytes would wrap at 128, and one of booleans would be "or".
+        whole = numbers.astype(np.sum(numbers[:0]).dtype, copy=False) if numbers.dtype.kind in "biu" else numbers
+        return self._cumulative(np.add, whole, 0, initial)
 
     def cumulative_count(self, initial: Column | None = None) -> Int64s:
         """Return for each row its number within its key, from 1, after `initial` earlier ones."""
