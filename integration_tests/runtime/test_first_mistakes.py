@@ -195,6 +195,17 @@ def two_sources(bench: Bench) -> object:
         (lambda bench: bench.job().source("in", bench.source())["w"], "GRAPH_INVALID", "columns: k, v"),
         (lambda bench: bench.job().source("in", bench.source()).groupBy(), "GRAPH_INVALID", "at least one key"),
         (
+            lambda bench: bench.job().source("in", bench.source()).groupBy(F.col("v").cast("string")),
+            "GRAPH_INVALID",
+            "'v'",
+        ),
+        (lambda bench: bench.job().source("in", bench.source()).groupBy("cast(v as string)"), "GRAPH_INVALID", "alias"),
+        (
+            lambda bench: bench.job().source("in", bench.source()).groupBy("k", F.upper("k").alias("k")),
+            "GRAPH_INVALID",
+            "alias",
+        ),
+        (
             lambda bench: bench.job().source("in", bench.source()).withWatermark("k", "5m"),
             "GRAPH_INVALID",
             "timestamp column",

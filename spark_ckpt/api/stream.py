@@ -521,8 +521,16 @@ def _named_key(stream: Stream, key: str | Column) -> tuple[Stream, str]:
         return stream, key
     expression = F.expr(key) if isinstance(key, str) else key
     name = stream.select(expression).columns[0]
-    # an expression becomes a column with the name that Spark gives it
-    return (stream, name) if name in stream.columns else (stream.withColumn(name, expression), name)
+    if name not in stream.columns:
+        # an expression becomes a column with the name that Spark gives it
+        return stream.withColumn(name, expression), name
+    # In a select Spark calls a cast like the column inside of it, and a field like the last part of its path.
+    if columns_kept(streaming_template(stream._job.spark, stream.schema).select(expression)) != {name: name}:
+        raise GraphInvalid(
+            f"groupBy: key {expression} would be called '{name}', and the stream has a column of that name",
+            hint='give the key a name of its own: groupBy(F.col("at").cast("date").alias("day"))',
+        )
+    return stream, name
 
 
 def _with_hidden(frame: DataFrame, select: Callable[..., DataFrame]) -> DataFrame:
