@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +105,9 @@ def _written(value: Any) -> Any:
         from base64 import b64encode
 
         return b64encode(value).decode()
+    # Its numbers are JSON's, which has neither NaN nor infinity.
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, list):
         pairs = bool(value) and isinstance(value[0], tuple)
         return {str(key): _written(each) for key, each in value} if pairs else [_written(each) for each in value]

@@ -11,10 +11,11 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerialize
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from google.protobuf import struct_pb2
+from google.protobuf import descriptor_pb2, struct_pb2
 from pyspark.sql import types as T
 from pyspark.sql.types import StructType
 from registry_kit import Order, RegistryServer
+from spark_ckpt_kafka.protobuf_columns import filled
 from spark_ckpt_kafka.registry import Registry
 from spark_ckpt_kafka.values import Avro, JsonSchema, Protobuf, decoded_batch, encoded_batch
 
@@ -211,6 +212,12 @@ def test_maps_are_written_in_each_format_also_empty_ones(server):
     protobuf = Protobuf(server.url, Order)
     found, _ = decoded(protobuf, *encoded_batch(protobuf, "orders-value", given).to_pylist())
     assert [{"id": row["id"], "by": row["by"]} for row in found] == rows
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf"), 1.5])
+def test_a_protobuf_message_takes_each_double(number):
+    message = filled(descriptor_pb2.UninterpretedOption(), {"double_value": number})
+    assert str(message.double_value) == str(number)
 
 
 def test_columns_are_those_of_the_schema():
