@@ -152,6 +152,12 @@ class GroupedStream:
             if is_window(self._schema[key]):
                 window = WindowKey(key, f"{key}_start", f"{key}_end")
                 parts = {window.start: column_of(key)["start"], window.end: column_of(key)["end"]}
+                if taken := sorted(parts.keys() & set(self._stream.columns)):
+                    raise GraphInvalid(
+                        f"groupBy: the bounds of window '{key}' become the columns {' and '.join(parts)}, and the stream has "
+                        f"{' and '.join(taken)} already",
+                        hint=f"rename it before: withColumnRenamed('{taken[0]}', ...)",
+                    )
                 stream = stream.withColumns(parts) if keep else stream.withColumns(parts).drop(key)
                 at = keys.index(key)
                 # a struct cannot be a key column of the state; its two parts take its place

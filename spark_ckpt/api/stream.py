@@ -46,7 +46,7 @@ from spark_ckpt.plan.users_line import users_line
 from spark_ckpt.plan.window_lineage import without_marks
 from spark_ckpt.spark_internals.column_names import column_of, map_in_arrow, map_in_pandas, quoted
 from spark_ckpt.spark_internals.plans import columns_kept, streaming_template
-from spark_ckpt.spark_internals.window_columns import watermark_only
+from spark_ckpt.spark_internals.window_columns import is_watermarked, watermark_only
 from spark_ckpt.tasks.operators.stream_join import LEFT, RIGHT
 from spark_ckpt.tasks.rejects import divert_rejects
 from spark_ckpt.tasks.rows import REJECT
@@ -58,6 +58,9 @@ _HINT_STREAMING = (
     'declare the other input, too, payments = job.source("payments", source), and join the streams'
     " themselves, or by Spark: orders.transform(lambda rows, others: rows.join(others, ...), payments)"
 )
+
+_BY_COLUMN = frozenset({"select", "selectExpr", "withColumn", "withColumns"})
+"""Operations in which an expression may take the name of another column."""
 
 
 class Stream:
@@ -435,7 +438,21 @@ class Stream:
         with self._refusals_at(verb, line):
             spark_reads = is_read_by_spark(self._node)
             tried = check_operation(self._template, apply(self._template), spark_reads=spark_reads)
+        self._check_event_time(verb, tried, line)
         return self._next(TransformNode(self._node, verb, apply, line), tried)
+
+    def _check_event_time(self, verb: str, after: DataFrame, line: str) -> None:
+        """Refuse another column in the place of the watermark's: rows in time would count as late by it."""
+        declared = event_time_of(self._node)
+        # Spark marks no column of a Python function or a union. There the name tells.
+        if declared is None or verb not in _BY_COLUMN or declared.column not in after.columns:
+            return
+        if is_watermarked(self._template.schema[declared.column]) and not is_watermarked(after.schema[declared.column]):
+            raise GraphInvalid(
+                f"{verb}: another column takes the place of '{declared.column}', which has the watermark",
+                hint="give the new column a name of its own, or call withWatermark after it",
+                line=line,
+            )
 
     def _with_spark(
         self, streams: Sequence[Stream], call: Callable[[Sequence[DataFrame]], DataFrame], output_mode: str
