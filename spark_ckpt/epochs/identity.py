@@ -251,15 +251,16 @@ def past_losses(
     return replace(standing, skipped=skipped, unneeded=(*standing.unneeded, *needless))
 
 
-def with_confirmation(error: RowsLost, source: str, restore: RestoreTarget) -> RowsLost:
-    """Return the error of a source with the call that continues without the lost rows."""
+def with_confirmation(error: RowsLost, sources: Sequence[str], restore: RestoreTarget) -> RowsLost:
+    """Return the error with the call that continues without the lost rows of these sources."""
     # Repeats `restore=`, so that following the advice does not start from another epoch.
     first = "" if restore == LATEST else f"restore={restore!r}, "
+    names = sources[0] if len(sources) == 1 else [*sources]
     hint = (
-        f"{error.hint}; or continue without the rows: job.start({first}accept_lost_rows={source!r}) "
-        f"(--conf spark.ckpt.accept.lost.rows={source})"
+        f"{error.hint}; or continue without the rows: job.start({first}accept_lost_rows={names!r}) "
+        f"(--conf spark.ckpt.accept.lost.rows={','.join(sources)})"
     )
-    return RowsLost(error.what, hint=hint, **{**error.context, "source": source})
+    return RowsLost(error.what, hint=hint, **{**error.context, "source": ", ".join(sources)})
 
 
 def check_unchanged(before: Found, now: Found) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -16,7 +17,7 @@ import spark_ckpt as ckpt
 from spark_ckpt.cli.readers import readers_of
 from spark_ckpt.cli.restore import restore
 from spark_ckpt.cli.store_check import store_findings
-from spark_ckpt.connector import Sink
+from spark_ckpt.connector import Cursor, Sink
 from spark_ckpt.driver.job_plan import JobPlan
 from spark_ckpt.driver.query.inputs import InputRetention, check_inputs, first_position, with_next_step, with_source
 from spark_ckpt.epochs.records import FORMAT, Manifest
@@ -268,6 +269,31 @@ def test_rows_that_retention_deleted_are_refused_with_the_call_that_continues_be
     past = own.source.past_lost(NO_SPARK, base.cursors["totals"])
     assert read(own.source, past)[-2:] == kept
     assert own.source.past_lost(NO_SPARK, past) == past
+
+
+@dataclass(frozen=True)
+class Shortened:
+    """A source whose first rows are gone."""
+
+    oldest: int
+
+    def past_lost(self, spark: object, cursor: Cursor) -> Cursor:
+        return {"n": max(self.oldest, cast("int", cursor["n"]))}
+
+
+def test_the_call_that_continues_behind_lost_rows_names_every_source_that_has_lost_some() -> None:
+    # A start that confirms one of them is refused for the other: the call of that error must not lead back.
+    sources = {"clicks": Shortened(5), "orders": Shortened(7), "users": Shortened(0)}
+    nodes = [SimpleNamespace(name=name, source=source) for name, source in sources.items()]
+    plan = cast("JobPlan", SimpleNamespace(sources=nodes, spark=NO_SPARK))
+    base = Manifest(
+        job="reader", epoch=1, incarnation=1, attempt="a", created_ms=1, cursors={name: {"n": 3} for name in sources}
+    )
+
+    hint = with_source(RowsLost("orders begins at 7"), plan, base).hint
+
+    assert "job.start(accept_lost_rows=['clicks', 'orders'])" in hint
+    assert "--conf spark.ckpt.accept.lost.rows=clicks,orders" in hint
 
 
 def test_a_running_reader_gets_an_error_when_its_rows_are_undone(sender: SendingStore) -> None:

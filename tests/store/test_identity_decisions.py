@@ -309,7 +309,7 @@ def test_a_confirmed_loss_of_a_source_that_the_job_does_not_have_is_refused():
 
 @pytest.mark.parametrize(("restore", "call"), [("latest", "("), (5, "(restore=5, "), ("v1", "(restore='v1', ")])
 def test_the_confirmation_of_a_loss_repeats_the_requested_epoch(restore, call):
-    error = with_confirmation(RowsLost("gone", hint="keep more", table="t"), "in", restore)
+    error = with_confirmation(RowsLost("gone", hint="keep more", table="t"), ["in"], restore)
     assert f"job.start{call}accept_lost_rows='in')" in error.hint
     assert error.context == {"table": "t", "source": "in"}
 

@@ -71,12 +71,17 @@ def skip_lost(plan: JobPlan, base: Manifest, standing: Standing) -> Standing:
 
 def with_source(error: RowsLost, plan: JobPlan, base: Manifest, restore: RestoreTarget = LATEST) -> RowsLost:
     """Return the error with the call that continues from `base` without the lost rows."""
-    # The error may come from a task of Spark, which knows no name of a source: the loss itself tells it.
-    for name, past_lost in _skipping(plan).items():
-        with suppress(CkptError):
-            if name in base.cursors and past_lost(base.cursors[name]) != base.cursors[name]:
-                return with_confirmation(error, name, restore)
-    return error
+    # The error may come from a task of Spark, which knows no name of a source: the loss itself tells it. All of them, also
+    # those that this start has confirmed: a call that names one source is refused for the next one.
+    found = [name for name, past_lost in _skipping(plan).items() if _has_lost(base.cursors.get(name), past_lost)]
+    return with_confirmation(error, found, restore) if found else error
+
+
+def _has_lost(cursor: Cursor | None, past_lost: PastLost) -> bool:
+    """Return True if rows after the cursor are lost, False also if the source does not answer."""
+    with suppress(CkptError):
+        return cursor is not None and past_lost(cursor) != cursor
+    return False
 
 
 def _skipping(plan: JobPlan) -> dict[str, PastLost]:
