@@ -63,7 +63,7 @@ def read_stages(root: Location) -> Stages | None:
     except (ValidationError, ConfigInvalid) as error:
         raise ConfigInvalid(
             f"{_FILE} in {root.uri} cannot be read",
-            hint="start the program once more: it writes the file; or name the stores of its stages instead",
+            hint="delete the file and start the program: it writes the file again; or name the stores of its stages instead",
         ) from error
 
 

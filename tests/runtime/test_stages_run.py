@@ -280,8 +280,16 @@ def test_the_store_of_a_job_without_stages_is_refused(tmp_path):
 @pytest.mark.parametrize("text", ['{"job": "a", "stages": {"../b": []}}', '{"job": "a"}', "no json"])
 def test_a_file_with_other_content_is_refused(tmp_path, text):
     (tmp_path / "stages.json").write_text(text)
+    root, known = Location(str(tmp_path)), Stages(job="fraud", stages={"main": ()})
     with pytest.raises(ConfigInvalid, match=r"stages.json in .* cannot be read"):
-        read_stages(Location(str(tmp_path)))
+        read_stages(root)
+    # A start does not replace it, so its advice is to delete it first.
+    with pytest.raises(ConfigInvalid) as refused:
+        record_stages(root, known)
+    assert "delete the file" in refused.value.hint
+    (tmp_path / "stages.json").unlink()
+    record_stages(root, known)
+    assert read_stages(root) == known
 
 
 # -- starts -------------------------------------------------------------------------------------------------------------
