@@ -99,8 +99,10 @@ _STORES: Mapping[str, ErrorCause] = {
         f"lists the epochs with damaged files. {_OUTAGE}",
     ),
     "CKPT_STORE_FOREIGN": ErrorCause(
-        "The location contains the store of another job, or files that are not a store. Often the path is misspelt.",
-        "Correct the path, or give the job a new folder. The job creates the folder.",
+        "The location contains the store of another job, or files that are not a store. Often the path is misspelt, or the "
+        "job was renamed. Or a job has adopted the query of an outbox, and the query was started again.",
+        "Correct the path or the name, or give a new job a new folder. The job creates the folder. Do not start a query "
+        "again that a job has adopted: the job continues it.",
     ),
     "CKPT_FORMAT_UNKNOWN": ErrorCause(
         "Another version of spark_ckpt, or a later version of Spark, wrote the data. The message names both formats.",

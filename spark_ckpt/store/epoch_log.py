@@ -53,6 +53,22 @@ Fence = Callable[[LogState], None]
 """Function that raises `Fenced` if, by the given log state, the caller must not write any more."""
 
 
+def _own_store(log_state: LogState, kind: Kind) -> str:
+    """Return the advice for an owner of this kind that opened another's store."""
+    if (kind, log_state.kind) == ("outbox", "job"):
+        # In a new store the query would write the rows of the job a second time.
+        return (
+            f"if the query was adopted, do not start it again: job '{log_state.job}' continues it; otherwise give another "
+            "location"
+        )
+    if (kind, log_state.kind) == ("job", "outbox"):
+        return (
+            "to continue the outbox's query as a job, run `spark-ckpt adopt CHECKPOINT STORE --job NAME`; otherwise give "
+            "another location"
+        )
+    return f"if it was renamed, give it the name '{log_state.job}' back: it continues there; otherwise give another location"
+
+
 def check_savepoint_name(name: str) -> None:
     """Raise `ConfigInvalid` for a name that no savepoint can have."""
     if valid_name("savepoint", name) == LATEST or name.isdigit():
@@ -117,7 +133,7 @@ class EpochLog:
                 raise StoreForeign(
                     f"this store belongs to {log_state.kind} '{log_state.job}', not to {kind} '{job}'",
                     store=location.uri,
-                    hint="give another location",
+                    hint=_own_store(log_state, kind),
                 )
 
         log = cls(table, verify, now_ms, refuse_foreign)

@@ -230,8 +230,20 @@ def test_a_savepoint_keeps_its_meaning(world: World) -> None:
 
 
 def test_a_store_of_another_job_is_foreign(world: World, tmp_path: Path) -> None:
-    with pytest.raises(StoreForeign, match=JOB):
+    with pytest.raises(StoreForeign, match=JOB) as refused:
         Store.open(str(tmp_path / "store"), "other")
+    # In another location a renamed job would begin from nothing, and publish its rows again.
+    assert f"give it the name '{JOB}' back" in refused.value.hint
+
+
+def test_the_owner_of_another_kind_is_not_sent_to_a_new_location_only(world: World, tmp_path: Path) -> None:
+    with pytest.raises(StoreForeign) as query:
+        Store.open(str(tmp_path / "store"), JOB, kind="outbox")
+    assert f"do not start it again: job '{JOB}' continues it" in query.value.hint
+    Store.open(str(tmp_path / "outbox"), "orders", kind="outbox")
+    with pytest.raises(StoreForeign) as job:
+        Store.open(str(tmp_path / "outbox"), "orders")
+    assert "spark-ckpt adopt CHECKPOINT STORE --job NAME" in job.value.hint
 
 
 def test_a_folder_with_other_content_is_foreign_and_unchanged(tmp_path: Path) -> None:
