@@ -205,7 +205,9 @@ def reconciled(
     ]
     if open_:
         back = _restored_for_new(open_[0], unpublished.get(open_[0].name, ()), known)
-        raise _refused(open_, {"source": known.sources, "sink": known_sinks}, known.restore, back=back)
+        raise _refused(
+            open_, {"source": known.sources, "sink": known_sinks}, known.restore, back=back, confirmed=confirmed
+        )
     # An endpoint that was replaced before its identity was recorded contradicts nothing: the confirmation alone tells.
     unrecorded = {name for name, parts in known_sinks.items() if name in found.sinks and not all(parts.values())}
     replaced = {*sinks, *unrecorded} & confirmed.new_sinks
@@ -416,8 +418,9 @@ def _refused(
     *,
     back: int | None = None,
     running: bool = False,
+    confirmed: Confirmed = Confirmed(),
 ) -> IdentityChanged:
-    """`back`: epoch that the first change's new endpoint needs restored."""
+    """`back`: epoch that the first change's new endpoint needs restored. `confirmed`: by the start that is refused."""
     first = changes[0]
     named = " and ".join(f"{each.kind} '{each.name}'" for each in changes)
     context: dict[str, str] = {}
@@ -435,7 +438,7 @@ def _refused(
     new = _confirmation(first, "new", restore if back is None else back) + ("" if back is None else again)
     return IdentityChanged(
         f"{named} {'are' if len(changes) > 1 else 'is'} not what the job's epochs were made with; {then}",
-        hint=f"{_correction(changes, known)}; or confirm the new one by name: {new}"
+        hint=f"{_correction(changes, known)}; or confirm the new one by name: {new}{_all_in_one_call(changes, confirmed)}"
         + (
             f"; or that it is the same one, moved: {_confirmation(first, 'moved', restore)}"
             if first.is_of_place
@@ -443,6 +446,24 @@ def _refused(
         ),
         **context,
     )
+
+
+def _all_in_one_call(changes: Sequence[_IdentityChange], confirmed: Confirmed) -> str:
+    """Return the arguments that confirm every change; empty for a single one."""
+    # A call that confirms one endpoint only is refused for the next, and the call of that error for this one again.
+    names = {
+        f"accept_new_{kind}": sorted({each.name for each in changes if each.kind == kind} | known)
+        for kind, known in (("source", confirmed.new_sources), ("sink", confirmed.new_sinks))
+    }
+    names["accept_moved"] = sorted(confirmed.moved - {each.name for each in changes})
+    if sum(map(len, names.values())) == 1:
+        return ""
+    moved = (
+        ", and accept_moved in place of these for what was only moved"
+        if any(each.is_of_place for each in changes)
+        else ""
+    )
+    return "; all in one call: " + ", ".join(f"{argument}={each!r}" for argument, each in names.items() if each) + moved
 
 
 def _correction(changes: Sequence[_IdentityChange], known: Mapping[str, Mapping[str, Parts]]) -> str:

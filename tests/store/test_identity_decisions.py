@@ -133,6 +133,29 @@ def test_a_confirmation_counts_only_for_its_name():
         reconciled(recorded, Found({}, {"x": B, "y": A}), named(new_sinks=["x"]), {}, 7)
 
 
+@pytest.mark.parametrize(
+    ("confirmed", "call"),
+    [
+        ({}, "accept_new_source=['in'], accept_new_sink=['x', 'y', 'z'], and accept_moved in place"),
+        (
+            {"new_sources": ["in"], "moved": ["z"]},
+            "accept_new_source=['in'], accept_new_sink=['x', 'y'], accept_moved=['z']",
+        ),
+        ({"new_sinks": ["z"], "moved": ["x"]}, "accept_new_source=['in'], accept_new_sink=['x', 'y', 'z']"),
+        (
+            {"new_sinks": ["x", "y"], "moved": ["z"]},
+            "accept_new_source=['in'], accept_new_sink=['x', 'y'], accept_moved=['z']",
+        ),
+    ],
+)
+def test_the_advice_names_all_changes_in_one_call(confirmed, call):
+    recorded = Known({"in": IN}, {"x": SinkIdentity(parts=A), "y": SinkIdentity(parts=A), "z": SinkIdentity(parts=A)})
+    found = Found({"in": {**IN, "kind": "kafka"}}, {"x": B, "y": B, "z": A_MOVED})
+    with pytest.raises(IdentityChanged) as caught:
+        reconciled(recorded, found, named(**confirmed), {}, 7)
+    assert call in caught.value.hint
+
+
 def test_a_confirmation_of_a_sink_does_not_count_for_a_source_of_that_name():
     recorded = Known({"io": IN}, {"io": SinkIdentity(parts=A)})
     found = Found({"io": {**IN, "path": "/other"}}, {"io": A})
