@@ -59,7 +59,7 @@ def restore(
         if accept_new_sink:
             raise ConfigInvalid(
                 "--accept-new-sink does not go with --to: the next start compares the sinks",
-                hint=f'restore without it, then start with job.start(accept_new_sink="{accept_new_sink[0]}")',
+                hint=f"restore without it, then start with job.start(accept_new_sink={accept_new_sink!r})",
             )
         restore_stores(open_stores(stores, storage_option), to, dry_run, fence, as_json)
         return

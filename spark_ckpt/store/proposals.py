@@ -7,6 +7,7 @@ row is in the log.
 from __future__ import annotations
 
 import datetime
+import shlex
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -104,7 +105,7 @@ def refuse_if_restoring(log_state: LogState, holder: Holder, now_ms: int) -> Non
     raise RestoreUnderWay(
         f"a restore of several stores to {target} has begun and is not over",
         target=target,
-        hint=f"run the same command again, with the same stores: spark-ckpt restore STORE... --to {target}",
+        hint=f"run the same command again, with the same stores: spark-ckpt restore STORE... --to {shlex.quote(target)}",
     )
 
 

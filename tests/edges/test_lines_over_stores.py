@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -244,9 +245,11 @@ def test_epochs_that_are_no_line_are_refused(
 
 def test_an_option_that_a_line_does_not_take_is_refused(command: CommandLine, trio: Trio) -> None:
     trio.stop()
-    refused = command("restore", *trio.uris, "--to", "orders@2", "--accept-new-sink", "out")
+    refused = command(
+        "restore", *trio.uris, "--to", "orders@2", *("--accept-new-sink", "out", "--accept-new-sink", "late")
+    )
     assert refused.code == ConfigInvalid.exit_code
-    assert "job.start(accept_new_sink=" in refused.err
+    assert "job.start(accept_new_sink=['out', 'late'])" in refused.err
 
 
 def test_a_running_program_is_refused_by_name_and_nothing_is_changed(command: CommandLine, trio: Trio) -> None:
@@ -283,6 +286,20 @@ def test_a_restore_that_was_killed_between_stores_blocks_starts_and_continues_wh
     assert {each.name: each.store.log.state().incarnation for each in reached} == incarnations, "not restored twice"
     for each in trio.programs:
         each.begin("latest")
+
+
+def test_the_advice_after_a_killed_restore_to_a_time_is_a_command_that_continues_it(
+    command: CommandLine, trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trio.stop()
+    target = "2100-01-01 00:00:00"  # a shell would split it
+    killed_after(trio, target, stores=1, monkeypatch=monkeypatch)
+    [each] = [each for each in trio.programs if proposals.is_restoring(each.store.log.state())]
+    with pytest.raises(RestoreUnderWay) as refused:
+        each.store.log.begin_incarnation(ELSEWHERE, takeover=True)
+    options = shlex.split(refused.value.hint.partition("STORE... ")[2])
+    assert command("restore", *trio.uris, *options).code == 0
+    each.begin("latest")
 
 
 def test_two_processes_do_not_restore_to_one_target_at_once(
