@@ -43,7 +43,8 @@ def require_stopped(log_state: LogState, now_ms: int) -> None:
     until = datetime.fromtimestamp(log_state.lease_expires_ms / 1000, UTC).strftime("%H:%M:%S UTC")
     raise RewindQueryRuns(
         f"outbox '{log_state.job}' has a driver: {holder}, whose lease runs until {until}",
-        hint="stop the query and end its program, or call close() of its Outbox; then apply. Nothing was changed",
+        hint="stop the query and end its program, or call close() of its Outbox; then run the same command again. Nothing was "
+        "changed",
     )
 
 

@@ -280,6 +280,15 @@ def test_the_log_knows_that_the_table_lost_epochs_until_the_undo(world: World) -
     assert (again.latest, again.acked["gold"], again.unacked("gold")) == (8, 8, [])
 
 
+def test_an_undo_that_meets_a_driver_is_not_sent_to_apply(world: World) -> None:
+    plan = world.planned("q@3")
+    apply(plan, settings())
+    world.log().begin_incarnation(current_holder("orders"), takeover=True)
+    with pytest.raises(RewindQueryRuns, match="lease") as refused:
+        undo(plan, settings())
+    assert "apply" not in refused.value.hint
+
+
 def test_a_driver_that_holds_the_lease_is_refused(world: World) -> None:
     running = OutboxRunOf(world)
     plan = world.planned("q@3")
