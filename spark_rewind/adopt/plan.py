@@ -51,8 +51,7 @@ def _newest_in_table(folder: Path, query: str, batch: int) -> int:
         raise CheckpointForeign(
             f"{folder} has no transaction of the query {query}: it is not what its Delta sink writes",
             hint="name the query's own table with --output; a query that writes with foreachBatch names its batches in another "
-            "way: "
-            "look at the table, and pass --unfinished done or again",
+            "way: look at the table, leave --output out, and pass --unfinished done or again",
         )
     return newest
 

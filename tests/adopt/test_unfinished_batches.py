@@ -79,8 +79,12 @@ def test_a_file_sinks_log_proves_if_the_batch_was_published(tmp_path, entries, o
 def test_a_table_of_another_query_proves_nothing(tmp_path):
     query, table = torn(tmp_path), WrittenTable(tmp_path / "table")
     table.version(("another query", 7))
-    with pytest.raises(CheckpointForeign, match="no transaction of the query"):
-        adopted(query, tmp_path, output=str(table.root))
+    # The answer does not help next to an output that proves nothing, so the advice is to leave that out.
+    for told in (None, "done"):
+        with pytest.raises(CheckpointForeign, match="no transaction of the query") as refused:
+            adopted(query, tmp_path, output=str(table.root), unfinished=told)
+        assert "leave --output out" in refused.value.hint
+    adopted(query, tmp_path, unfinished="done")
 
 
 def test_a_folder_that_is_no_output_is_refused(tmp_path):
