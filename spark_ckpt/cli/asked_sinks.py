@@ -9,6 +9,7 @@ from spark_ckpt import connectors
 from spark_ckpt.connector import PublishedEpoch, SinkContext
 from spark_ckpt.epochs.sinks_behind import Behind, behind, endpoints_now, lacking_after, refusal, rows_published
 from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict
+from spark_ckpt.outbox.advice import of_outbox
 from spark_ckpt.store.store import Store
 
 
@@ -44,12 +45,15 @@ def sinks_behind(store: Store) -> tuple[list[Behind], dict[str, str]]:
 
 
 def refusal_of(store: Store, late: list[Behind]) -> PublishConflict | None:
-    """Return the error of a start of the job, or None. It lacks the command that only the job's own sinks know."""
+    """Return the error of a start of the job or query, or None. It lacks the command that only its own sinks know."""
     log_state = store.log.state()
-    return refusal(
+    error = refusal(
         late,
         log_state,
         store.log.manifest,
         store.verify_for(lacking_after(late, log_state, store.log.manifest)),
         lambda sink, epoch: "",
     )
+    if error is not None and log_state.kind == "outbox":
+        error.hint = of_outbox(error.hint, log_state)
+    return error

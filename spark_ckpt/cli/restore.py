@@ -14,7 +14,7 @@ from spark_ckpt.cli.line import restore_stores
 from spark_ckpt.cli.list import driver_fields, driver_of
 from spark_ckpt.cli.options import AsJson, StorageOptions
 from spark_ckpt.cli.output import print_facts, print_json, print_line, print_table, size, utc
-from spark_ckpt.cli.stores import open_store, open_stores
+from spark_ckpt.cli.stores import advice_for, open_store, open_stores
 from spark_ckpt.connector import Json
 from spark_ckpt.cursor_text import cursor_text
 from spark_ckpt.epochs.log_state import LogState, taken_back
@@ -87,7 +87,8 @@ def _of_one_store(
     # A sink from an older backup lacks epochs that the log counts as published: the plan has to publish them again.
     log_state = opened.log.state()
     log_state = taken_back(log_state, lacking_after(late, log_state, opened.log.manifest))
-    planned = plan(log_state, wanted, opened.log.manifest, opened.verify, frozenset(new))
+    with advice_for(log_state):
+        planned = plan(log_state, wanted, opened.log.manifest, opened.verify, frozenset(new))
     inputs = inputs_again(opened, log_state, planned)
     if as_json:
         again: list[Json] = [each.fields() for each in inputs]

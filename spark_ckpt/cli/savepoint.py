@@ -8,7 +8,7 @@ import typer
 
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import Id, iso, print_json, print_line, print_table, utc
-from spark_ckpt.cli.stores import chosen_epoch, open_store
+from spark_ckpt.cli.stores import advice_for, chosen_epoch, open_store
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.recovery_text import restore_call
 
@@ -29,7 +29,8 @@ def add(
     opened = open_store(store, storage_option)
     log = opened.log
     number = chosen_epoch(log.state(), epoch)
-    opened.verify(log.manifest(number))  # a savepoint must be restorable
+    with advice_for(log.state()):
+        opened.verify(log.manifest(number))  # a savepoint must be restorable
     log.add_savepoint(name, number)
     if as_json:
         print_json({"name": name, "epoch": number})

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from spark_ckpt.cli.options import pairs
 from spark_ckpt.epochs.epoch_status import statuses
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import EpochBrief
-from spark_ckpt.errors import ConfigInvalid, EpochNotFound
+from spark_ckpt.errors import CkptError, ConfigInvalid, EpochNotFound
+from spark_ckpt.outbox.advice import of_outbox
 from spark_ckpt.store.epoch_log import wall_ms
 from spark_ckpt.store.existing import existing_store
 from spark_ckpt.store.holder import runs
@@ -27,6 +29,17 @@ def open_stores(uris: Sequence[str], storage_options: Sequence[str] | None = Non
     """
     options = pairs(storage_options, "--storage-option")
     return [existing_store(store, options) for uri in uris for store in stores_below(uri, options)]
+
+
+@contextmanager
+def advice_for(log_state: LogState) -> Iterator[None]:
+    """Put the advice of errors in terms of an outbox if the log is of one: the rules of epochs advise a start of the job."""
+    try:
+        yield
+    except CkptError as error:
+        if log_state.kind == "outbox":
+            error.hint = of_outbox(error.hint, log_state)
+        raise
 
 
 def chosen_epoch(log_state: LogState, epoch: int | None, savepoint: str | None = None) -> int:

@@ -30,6 +30,8 @@ def of_outbox(hint: str, log_state: LogState | None = None) -> str:
     said = _CONF.sub("", hint)
     for ours, theirs in _TERMS:
         said = said.replace(ours, theirs)
+    if "restore=EPOCH" in said:
+        return f"{said} after the query was rewound to the batch of that epoch: `spark-ckpt rewind plan --outbox STORE`"
     epochs = sorted({int(each) for each in _RESTORE.findall(said)})
     if not epochs or "spark-ckpt rewind" in said:  # the second: the hint leads to a rewind already
         return said

@@ -7,9 +7,11 @@ import re
 
 import pytest
 
+from spark_ckpt.cli.asked_sinks import refusal_of
 from spark_ckpt.cli.verbs import OWN
-from spark_ckpt.epochs.records import Holder, Manifest, SinkAck, StagedOutput
-from spark_ckpt.errors import ConfigInvalid, HandoverFailed
+from spark_ckpt.epochs.records import Holder, Manifest, SinkAck, StagedFileRecord, StagedOutput
+from spark_ckpt.epochs.sinks_behind import Behind
+from spark_ckpt.errors import ConfigInvalid, EpochDamaged, HandoverFailed
 from spark_ckpt.observability.page.facts import facts_of
 from spark_ckpt.observability.page.report import going_back
 from spark_ckpt.store.store import Store
@@ -103,6 +105,38 @@ def test_a_command_names_the_outbox_and_no_job(which, look, command, request):
     text = (printed.out + printed.err).replace(place, "STORE")
     assert not words(text) & {"job", "jobs"}
     assert "Traceback" not in text
+
+
+@pytest.fixture
+def damaged(opened):
+    """Return a store whose only epoch, which no sink has, lacks a staged file."""
+    point = opened.log.begin_incarnation(Holder(host="here"))
+    file = StagedFileRecord(path="gone.parquet", size_bytes=1, rows=2, lane=0, batch=0, task=0, part=0)
+    manifest = Manifest(
+        job="orders", epoch=1, incarnation=point.incarnation, attempt="a1", created_ms=0, reason="batch",
+        spark_batch=batch(7), rows_out=2, outputs={"gold": StagedOutput(sink="gold", files=(file,), rows=2)},
+    )  # fmt: skip
+    opened.log.commit_epoch(manifest)
+    return opened.location.uri
+
+
+@pytest.mark.parametrize("look", [("restore", "1"), ("restore", "latest"), ("savepoint", "add", "s")], ids=" ".join)
+def test_the_advice_of_a_damaged_epoch_is_a_start_of_the_query(damaged, look, command):
+    at = 2 if look[0] == "savepoint" else 1
+    refused = command(*look[:at], damaged, *look[at:])
+    assert refused.code == EpochDamaged.exit_code
+    hint = refused.err.partition("next: ")[2]
+    assert not words(hint) & {"job"}
+    assert "out.start(writer, restore=" in hint
+    assert "spark-ckpt rewind plan --outbox STORE" in hint
+
+
+def test_the_advice_of_a_table_from_a_backup_is_a_start_of_the_query(branched):
+    error = refusal_of(Store.open(branched, "orders", kind="outbox"), [Behind("gold", 0, 3)])
+    assert error is not None
+    assert not words(error.hint) & {"job"}
+    assert "out.start(writer, restore=" in error.hint
+    assert "rewind the query to" in error.hint
 
 
 def test_a_restore_names_the_batch_of_its_epoch(branched, command):
