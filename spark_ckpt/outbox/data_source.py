@@ -79,7 +79,7 @@ def settings_of(options: Mapping[str, str], run: str, overwrite: bool) -> Outbox
     from spark_ckpt.outbox.outbox import refuse_complete
 
     if overwrite:  # Spark's flag for output mode complete
-        refuse_complete()
+        refuse_complete(by_format=True)
     checkpoint = options.get("checkpointLocation")
     if not checkpoint:
         raise ConfigInvalid(

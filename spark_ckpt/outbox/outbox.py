@@ -341,11 +341,15 @@ def _names(names: str | Collection[str]) -> frozenset[str]:
     return frozenset((names,) if isinstance(names, str) else names)
 
 
-def refuse_complete() -> NoReturn:
-    """Raise the error of a query in output mode complete."""
+_UPDATE = 'outputMode("update"), with a sink that merges by key: DeltaSink(..., engine="spark", keys=[...])'
+
+
+def refuse_complete(*, by_format: bool = False) -> NoReturn:
+    """Raise the error of a query in output mode complete. `by_format`: it writes with `format("outbox")`."""
     raise ConfigInvalid(
         "in output mode complete every batch has the whole result, and a sink would get all of it again",
-        hint='use outputMode("update"), with a sink that merges by key: DeltaSink(..., engine="spark", keys=[...])',
+        # Spark refuses update for a data source in Python, and the format has no session for that sink.
+        hint=f"start the query with Outbox.start(writer), and use {_UPDATE}" if by_format else f"use {_UPDATE}",
     )
 
 

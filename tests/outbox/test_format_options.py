@@ -74,6 +74,13 @@ def test_options_that_cannot_work_are_refused(tmp_path):
             settings_of(given, "1", overwrite)
 
 
+def test_output_mode_complete_leads_to_a_start_that_can_have_update(tmp_path):
+    # Spark refuses update for a data source in Python.
+    with pytest.raises(ConfigInvalid) as refused:
+        settings_of(options(tmp_path), "1", overwrite=True)
+    assert "Outbox.start(writer)" in refused.value.hint.partition("update")[0]
+
+
 def test_spark_finds_the_format_by_the_name_of_its_module():
     assert DefaultSource is ckpt.OutboxDataSource
     assert DefaultSource.name() == "outbox"
