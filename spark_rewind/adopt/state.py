@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from spark_ckpt.store.location import Location
 
 _TASKS_PER_CORE = 4
+_INSIDE = (
+    "a job that has the query's operators inside of transform takes their state as it is: --spark-operators in place of "
+    "--operator; or start the query as a new job, without its state; nothing was changed"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +129,7 @@ def found_state(spark: SparkSession, taking: Taking, folder: Path, name: str) ->
             f"operator '{name}': {error.what}",
             key=ddl(key),
             state=ddl(state),
-            hint=f"no operator of a job can have such columns ({error.hint}): start such a query as a new job",
+            hint=f"no operator of a job can have such columns ({error.hint}); {_INSIDE}",
         ) from error
     return FoundState(name, read, schema)
 
@@ -190,7 +194,7 @@ def typed_errors(folder: Path, operator: StatefulOperator) -> Iterator[None]:
     except Unreadable as error:
         raise AdoptionRefused(
             f"the state of operator {operator.number} is laid out in a way that is not known: {error}",
-            hint="only the state of applyInPandasWithState in format 2 (Spark's default) can be adopted; nothing was changed",
+            hint=f"an operator of a job takes only state in format 2 (Spark's default); {_INSIDE}",
         ) from error
     except (PySparkException, Py4JError) as error:
         raise _typed(error, folder, operator) from error

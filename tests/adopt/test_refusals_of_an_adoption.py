@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from pyspark.sql.types import StructType
 
 from spark_ckpt.cli.app import exit_code
 from spark_ckpt.errors import (
@@ -17,11 +19,24 @@ from spark_ckpt.errors import (
     SourceInvalid,
 )
 from spark_ckpt.spark_internals.operator_metadata import PANDAS, WORDS
+from spark_rewind.adopt import state
 from spark_rewind.adopt.plan import AdoptRequest, planned
 from tests.adopt.adopt_kit import clicks, operator
 from tests.rewind.rewind_kit import WrittenQuery, content_of, unpacked
 
 NAMED = {"sources": ["clicks"], "operators": ["totals"]}
+
+
+def test_state_that_no_operator_of_a_job_can_have_is_not_given_up(tmp_path, monkeypatch):
+    # Inside of transform Spark keeps it as it is.
+    world = World(tmp_path)
+    schema = StructType().add("key", StructType().add("k", "long")).add("state", StructType().add("k", "long"))
+    monkeypatch.setattr(state, "state_rows", lambda *read: SimpleNamespace(schema=schema))
+    with pytest.raises(AdoptionRefused, match="operator 'totals'") as refused:
+        state.found_state(None, world.plan(), world.query.folder, "totals")
+    assert "--spark-operators in place of --operator" in refused.value.hint
+    world.request = {"sources": ["clicks"], "spark_operators": True}
+    assert world.plan().spark_operators
 
 
 class World:
