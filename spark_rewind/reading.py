@@ -52,8 +52,11 @@ def typed_errors(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         what = f"{path}: {error.strerror or type(error).__name__}"
-        hint = "give the user that runs this the right to read it; nothing was changed"
-        raise CheckpointUnreadable(what, hint=hint) from error
+        denied = isinstance(error, PermissionError)
+        step = (
+            "give the user that runs this the right to read it" if denied else "check the path, and the disk below it"
+        )
+        raise CheckpointUnreadable(what, hint=f"{step}; nothing was changed") from error
 
 
 def text_of(path: Path) -> str:

@@ -206,7 +206,14 @@ def test_missing_permissions_are_reported(tmp_path):
         (world.a.folder / "offsets").chmod(0o755)
 
 
-def test_a_file_system_that_refuses_is_reported(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "step"),
+    [
+        (PermissionError(13, "Permission denied"), "the right to read"),
+        (OSError(5, "Input/output error"), "the disk"),
+    ],
+)
+def test_a_file_system_that_refuses_is_reported(tmp_path, monkeypatch, error, step):
     """For every user, as root may read files without permissions."""
     world = World(tmp_path)
     refused = str(world.a.folder / "offsets")
@@ -214,12 +221,13 @@ def test_a_file_system_that_refuses_is_reported(tmp_path, monkeypatch):
 
     def scandir(path):
         if str(path) == refused:
-            raise PermissionError(13, "Permission denied")
+            raise error
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    with pytest.raises(CheckpointUnreadable, match="a/offsets: Permission denied"):
+    with pytest.raises(CheckpointUnreadable, match=f"a/offsets: {error.strerror}") as caught:
         world.plan()
+    assert step in caught.value.hint
 
 
 def test_a_gap_in_an_old_part_of_the_log_is_skipped(tmp_path):
