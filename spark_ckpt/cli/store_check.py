@@ -37,6 +37,7 @@ RACES, _LOCAL_RACES = 32, 4
 """Numbers of races. A server that checks first and writes later lets both writers win in one race of ten, measured with two
 such servers. On a disk one system call creates a file."""
 _START_S = 60.0
+_OTHER = "give another location; if it is the job's store, bring its folder epochs back from a backup"
 _LATE_MS = 3_600_000
 """Age of an epoch that is kept for a reader which is worth a warning."""
 
@@ -56,7 +57,7 @@ def _contents(location: Location) -> Iterator[Finding]:
         job_of(location)
     except StoreForeign as error:
         if location.list():
-            yield Finding("store", "fail", f"{location.uri} holds other things than a store", "give another location")
+            yield Finding("store", "fail", f"{location.uri} holds other things than a store", _OTHER)
         else:
             yield Finding("store", "ok", f"{error.what} yet ({location.uri}): a job or an outbox can create one")
         return

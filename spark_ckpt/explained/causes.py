@@ -100,9 +100,11 @@ _STORES: Mapping[str, ErrorCause] = {
     ),
     "CKPT_STORE_FOREIGN": ErrorCause(
         "The location contains the store of another job, or files that are not a store. Often the path is misspelt, or the "
-        "job was renamed. Or a job has adopted the query of an outbox, and the query was started again.",
+        "job was renamed. Or a job has adopted the query of an outbox, and the query was started again. Or the store has "
+        "lost its folder `epochs`.",
         "Correct the path or the name, or give a new job a new folder. The job creates the folder. Do not start a query "
-        "again that a job has adopted: the job continues it.",
+        "again that a job has adopted: the job continues it. If the store has lost its log, restore the folder `epochs` from a "
+        "backup (docs/backups.md).",
     ),
     "CKPT_FORMAT_UNKNOWN": ErrorCause(
         "Another version of spark_ckpt, or a later version of Spark, wrote the data. The message names both formats.",

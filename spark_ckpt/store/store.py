@@ -40,6 +40,11 @@ from spark_ckpt.store.state_table import StateTable
 from spark_ckpt.store.trim import TRIM_EVERY_MS, trim
 
 _log = logging.getLogger(__name__)
+# In an empty folder the job would begin from nothing, and publish its rows again.
+_LOG_GONE = (
+    "if this is the job's store, its epoch log is gone: bring the folder epochs back from a backup (docs/backups.md); "
+    "otherwise give an empty folder"
+)
 HINT_NO_STORE = "check the path; a job creates its store when it starts"
 _READ = "read-e"
 _STATE, _EDGES, _INFLIGHT, _RUNS, _EPOCHS, _SPARK = "state", "edges", "inflight", "runs", "epochs", "spark"
@@ -360,7 +365,9 @@ class Store:
                 "the location is not empty and holds no store",
                 store=self.location.uri,
                 found=", ".join(sorted(others)[:5]),
-                hint="give an empty folder, or the folder of this job's store",
+                hint=_LOG_GONE
+                if others & {_STATE, _EDGES, _INFLIGHT, _RUNS}
+                else "give an empty folder, or the folder of this job's store",
             )
         log = EpochLog.open(epochs, job, create=True, verify=self.verify, now_ms=self._now_ms, kind=self._kind)
         if log is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -244,6 +245,14 @@ def test_the_owner_of_another_kind_is_not_sent_to_a_new_location_only(world: Wor
     with pytest.raises(StoreForeign) as job:
         Store.open(str(tmp_path / "outbox"), "orders")
     assert "spark-ckpt adopt CHECKPOINT STORE --job NAME" in job.value.hint
+
+
+def test_a_store_without_its_log_is_not_sent_to_an_empty_folder(world: World, tmp_path: Path) -> None:
+    (tmp_path / "store" / "state" / "totals").mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(tmp_path / "store" / "epochs")
+    with pytest.raises(StoreForeign, match="no store") as refused:
+        Store.open(str(tmp_path / "store"), JOB)
+    assert "bring the folder epochs back from a backup" in refused.value.hint
 
 
 def test_a_folder_with_other_content_is_foreign_and_unchanged(tmp_path: Path) -> None:
