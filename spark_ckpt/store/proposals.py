@@ -217,7 +217,11 @@ def handover(log_state: LogState, asked: int) -> NewRow | None:
     Raises `StoreInUse` if another incarnation runs.
     """
     if log_state.incarnation != asked:
-        raise StoreInUse(f"incarnation {log_state.incarnation} runs the job now", holder=log_state.holder)
+        raise StoreInUse(
+            f"incarnation {log_state.incarnation} runs the job now",
+            holder=log_state.holder,
+            hint="see spark-ckpt lease; to hand over from this driver, run the command again",
+        )
     # One row is enough: the driver reads it with its next renewal or epoch, at the latest after a third of the lease.
     return None if log_state.handover_asked else row_of(HandoverAsked(incarnation=asked), asked)
 
@@ -314,7 +318,8 @@ def refuse_if_moved(log_state: LogState, token: int) -> None:
             "the lease that was seen to end has been renewed, or taken by another driver",
             holder=log_state.holder,
             since=_utc(log_state.since_ms),
-            hint=""
+            # A restore of several stores may have restored some: they refuse starts until it was run again.
+            hint="run the refused command again: it reads the log again"
             if log_state.kind == "job"
             else "if that driver runs the query, leave it and stop this one; else start this one again: it reads the log again",
         )

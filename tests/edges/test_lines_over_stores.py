@@ -326,9 +326,14 @@ def test_a_program_that_ran_since_the_line_was_chosen_is_not_restored(trio: Trio
     trio.orders.begin("latest")
     trio.orders.commit()
     trio.orders.stop()
-    with pytest.raises(StoreInUse):
+    with pytest.raises(StoreInUse) as refused:
         restore_line(known, line, "orders@2", fence=False)
     assert trio.orders.store.log.state().latest == 5
+    # The readers are restored, and refuse starts until the advice is followed.
+    assert "run the refused command again" in refused.value.hint
+    known = trio.known()
+    restore_line(known, to_target(known.programs, "orders@2"), "orders@2", fence=False)
+    assert set(trio.latest().values()) == {2}
 
 
 def test_a_restore_to_another_target_does_not_take_over_a_killed_one(
