@@ -55,6 +55,9 @@ class Inputs:
         return found[0]
 
 
+_TABLE_BACK = "bring that table back, or start the query first: its error names what to confirm"
+
+
 def table_process(root: Path) -> ProcessId:
     """Return a table's process id in the graph."""
     return ProcessId(f"table {root}")
@@ -98,7 +101,13 @@ def read_inputs(
 
 
 def _tables_of(outboxes: Iterable[RewoundOutbox]) -> list[str]:
-    return [str(sink.table) for each in outboxes for sink in each.sinks if sink.table is not None]
+    found = [(each.name, sink.name, sink.table) for each in outboxes for sink in each.sinks if sink.table is not None]
+    for outbox, sink, table in found:
+        # The log names it, so an error about a folder that the user gave would lead nowhere.
+        if not (table / LOG).is_dir():
+            what = f"sink {sink} of outbox '{outbox}' writes the table {table}, and there is none"
+            raise ConfigInvalid(what, hint=_TABLE_BACK)
+    return [str(table) for _, _, table in found]
 
 
 def _refuse_replaced_tables(outboxes: Iterable[RewoundOutbox], tables: Iterable[Table]) -> None:
@@ -108,8 +117,7 @@ def _refuse_replaced_tables(outboxes: Iterable[RewoundOutbox], tables: Iterable[
             table = places.get(sink.table.resolve()) if sink.table is not None else None
             if table is not None and sink.table_id and sink.table_id not in table.ids:
                 what = f"sink {sink.name} of outbox '{outbox.name}' wrote another table than the one at {table.root}"
-                hint = "bring that table back, or start the query first: its error names what to confirm"
-                raise ConfigInvalid(what, hint=hint)
+                raise ConfigInvalid(what, hint=_TABLE_BACK)
 
 
 def _with_topics(declared: Declared, outboxes: Iterable[RewoundOutbox]) -> Declared:

@@ -280,6 +280,13 @@ def test_the_log_knows_that_the_table_lost_epochs_until_the_undo(world: World) -
     assert (again.latest, again.acked["gold"], again.unacked("gold")) == (8, 8, [])
 
 
+def test_a_table_of_the_outbox_that_is_gone_is_not_asked_for_by_name(world: World) -> None:
+    world.gold.rename(world.gold.with_name("elsewhere"))
+    with pytest.raises(ConfigInvalid, match="gold of outbox 'orders' writes the table") as refused:
+        world.planned("q@3")
+    assert "start the query first" in refused.value.hint
+
+
 def test_an_undo_that_meets_a_driver_is_not_sent_to_apply(world: World) -> None:
     plan = world.planned("q@3")
     apply(plan, settings())
