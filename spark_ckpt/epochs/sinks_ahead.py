@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 
 from spark_ckpt.connector import PublishedEpoch
@@ -43,7 +44,10 @@ def refusal(markers: Mapping[str, PublishedEpoch], log_state: LogState, store: s
         "; ".join(f"sink {name} is ahead of the store: {why}" for name, why in ahead.items()),
         sink=", ".join(ahead),
         store=store,
+        # The command ends the advice, so that it can be taken as it is.
         hint="the store is from an older backup, or has lost its newest epochs: bring them back from a newer backup. If "
         "they are lost for good, take the sinks back to the store's newest epoch, because the job produces the rows after "
-        f"it again, and run: spark-ckpt accept-loss {store} --epoch {epoch} --incarnation {incarnation}",
+        "it again (a sink with another epoch of a number that the log has given again needs another table or topic, which "
+        f"the start confirms with accept_new_sink={next(iter(ahead))!r}), and run: "
+        f"spark-ckpt accept-loss {shlex.quote(store)} --epoch {epoch} --incarnation {incarnation}",
     )

@@ -8,6 +8,7 @@ It does no I/O of its own.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
@@ -98,6 +99,7 @@ def with_recovery_advice(
     restore, from `epochs.ways_back`; None if the log could not be read. `unanswered`: per sink, the newest committed
     epoch that it may have as well.
     """
+    store = shlex.quote(store)
     base = manifest.base if back is None else back  # without the log: the epoch before, unchecked
     lasting = isinstance(error, RowsRefused | IdentityChanged)
     if not lasting and not (isinstance(error, EpochDamaged) and error.damaged_file):

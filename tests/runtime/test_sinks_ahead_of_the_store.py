@@ -14,7 +14,7 @@ from spark_ckpt.connector import PublishedEpoch, SinkContext
 from spark_ckpt.endpoints.markers import refuse_newer_sinks
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import Manifest, StagedOutput
-from spark_ckpt.epochs.sinks_ahead import beyond
+from spark_ckpt.epochs.sinks_ahead import beyond, refusal
 from spark_ckpt.errors import PublishConflict, StoreInUse
 from spark_ckpt.plan.graph import SinkBinding, SourceNode
 from spark_ckpt.store.epoch_log import wall_ms
@@ -95,8 +95,19 @@ def test_another_epoch_with_the_same_number_is_not_taken_for_the_first(tmp_path:
     sink = MarkedSink(marker(commit(tmp_path / "store", "second")))
     commit(tmp_path / "backup", "another")
 
-    with pytest.raises(PublishConflict, match="another epoch 2 than the log"):
-        refuse_newer_sinks(bound(sink), Store.open(str(tmp_path / "backup"), JOB))
+    store = Store.open(str(tmp_path / "backup"), JOB)
+    with pytest.raises(PublishConflict, match="another epoch 2 than the log") as caught:
+        refuse_newer_sinks(bound(sink), store)
+    # The log has these numbers, so that an accepted loss changes nothing: a topic would be refused for ever.
+    store.log.release(2)
+    assert list(store.log.accept_loss(2, 2)) == []
+    assert "accept_new_sink='out'" in caught.value.hint
+
+
+def test_the_command_names_a_store_with_a_blank_as_a_shell_takes_it() -> None:
+    found = refusal({"out": PublishedEpoch(Epoch(9), Incarnation(2), lambda name: True)}, LogState(), "/a store")
+    assert found is not None
+    assert "accept-loss '/a store' --epoch 9 --incarnation 2" in found.hint
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ unneeded input.
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -111,7 +112,7 @@ def with_next_step(error: CkptError, plan: JobPlan) -> CkptError:
 
 def _with_restore(error: SourceUndone, plan: JobPlan, name: str, source: Remembers, epoch: int) -> SourceUndone:
     back = _newest_readable(plan, name, source, epoch)
-    store = plan.store.location.uri
+    store = shlex.quote(plan.store.location.uri)
     hint = (
         f"start with job.start(restore={back}): epoch {back} has read nothing of it, and the job continues from there "
         f"(first see what it would do: spark-ckpt restore {store} {back})"
