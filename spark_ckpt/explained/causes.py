@@ -356,8 +356,9 @@ _PLAIN_QUERIES: Mapping[str, ErrorCause] = {
         "Choose a later target. To keep points for longer than the queries do, run `spark-ckpt rewind pin` regularly.",
     ),
     "CKPT_REWIND_STALE": ErrorCause(
-        "A query ran or a table was written after the plan was made, so the plan is out of date.",
-        "Stop the queries, make a new plan, and apply the new plan.",
+        "A query ran or a table was written after the plan was made, or after the rewind that `undo` is to revert.",
+        "Stop the queries, make a new plan, and apply the new plan. An undo stays refused: it would lose the work "
+        "since the rewind.",
     ),
     "CKPT_REWIND_QUERY_RUNS": ErrorCause(
         "A query that the rewind rolls back is still running. The rewind changed nothing.",
@@ -366,7 +367,8 @@ _PLAIN_QUERIES: Mapping[str, ErrorCause] = {
     "CKPT_REWIND_UNDER_WAY": ErrorCause(
         "A rewind began and has not ended: its process was killed, or it still runs.",
         "If the process still runs, wait for it. Otherwise run `spark-ckpt rewind apply` (or `undo`) with the same "
-        "plan again: it continues where it stopped.",
+        "plan again: it continues where it stopped. If the plan is lost, take its copy: `.spark-ckpt-rewind/ID/plan.json` "
+        "next to the first checkpoint.",
     ),
     "CKPT_RESTORE_UNDER_WAY": ErrorCause(
         "A restore of several stores to one line began and has not ended: its process was killed, or it still runs.",
