@@ -56,11 +56,10 @@ class RewindTarget:
 
     def later(self, intervals: Intervals) -> list[RewindTarget]:
         """Return later targets, nearest first. The search for a reachable target tries them."""
-        if self.kind == "point":
-            return []
-        if self.kind == "time":
+        if self.kind in ("point", "time"):  # after a point, too, come times: what follows it has no name
             every = {each.at_ms for name in self.queries for each in intervals.points[name] if each.at_ms is not None}
-            return [replace(self, most=moment) for moment in sorted(every) if moment > self.most]
+            later = RewindTarget("time", self.most, None, self.queries)
+            return [replace(later, most=moment) for moment in sorted(every) if moment > self.most]
         points = intervals.points[self.process] if self.process is not None else ()
         numbers = sorted(each.index for each in points if each.index is not None)
         return [replace(self, most=number) for number in numbers if number > self.most]
