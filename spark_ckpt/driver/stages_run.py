@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,9 @@ from spark_ckpt.store.store import Store
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.1
+_START = re.compile(r"job\.start\((?=restore=|accept_)")
+_CONF = re.compile(r" \(--conf [^)]*\)")
+"""A conf key confirms for every stage, and a stage refuses a name that it does not have."""
 
 StartStage = Callable[[Sequence[RunListener]], Run]
 """Start a stage with these further listeners."""
@@ -135,7 +139,11 @@ class StagesRun:
         before = log.state()
         # Judged by the log before the start, since the start itself takes the lease.
         died = before.holder is not None and not before.is_free and not is_held(before, log.now_ms())
-        self._runs[name] = self._starts[name]([_Restarts(name, self._tell)])
+        try:
+            self._runs[name] = self._starts[name]([_Restarts(name, self._tell)])
+        except CkptError as error:
+            _of_stage(error, name)
+            raise
         if died:
             self._tell(name)
 
@@ -190,8 +198,7 @@ class StagesRun:
         for name, run in self._runs.items():
             error = run.exception()
             if error is not None:
-                error.context = {"stage": name, **error.context}
-                return error
+                return _of_stage(error, name)
         return None
 
     def _ask_to_stop(self) -> None:
@@ -199,6 +206,15 @@ class StagesRun:
         self._stopping.set()
         for run in self.stages.values():
             run.ask_to_stop()
+
+
+def _of_stage(error: CkptError, stage: str) -> CkptError:
+    """Name the stage in an error, and put its advice in terms of it: `job.start` refuses a program with stages."""
+    error.context = {"stage": stage, **error.context}
+    hint = _START.sub(f"job.start_stages({stage!r}, ", _CONF.sub("", error.hint))
+    hint = hint.replace("job.start()", f"job.start_stages({stage!r})")
+    error.hint = hint.replace("job.start(standby=True)", "Job(..., standby=True)")
+    return error
 
 
 class _Restarts(RunListener):

@@ -89,6 +89,30 @@ def test_the_other_stages_stop_when_one_fails_for_good(stores):
     assert all(each.has_ended for each in runs.values())
 
 
+ADVICE = [
+    ("go back with job.start(restore=4)", "go back with job.start_stages('second', restore=4)"),
+    (
+        "job.start(accept_new_sink='out') (--conf spark.ckpt.accept.new.sink=out)",
+        "job.start_stages('second', accept_new_sink='out')",
+    ),
+    ("continue: job.start(); or wait", "continue: job.start_stages('second'); or wait"),
+    ("and job.start(standby=True) waits for its end", "and Job(..., standby=True) waits for its end"),
+]
+
+
+@pytest.mark.parametrize(("hint", "wanted"), ADVICE)
+def test_the_advice_of_a_stage_is_a_start_of_this_stage(stores, hint, wanted):
+    # `job.start` refuses a program with stages.
+    with pytest.raises(StoreForeign) as at_the_start:
+        started(stores, second=StoreForeign("another job's", hint=hint))
+    run, runs = started(stores)
+    runs["second"].fail(RunFailed("three times in a row", hint=hint))
+    with pytest.raises(RunFailed) as later:
+        run.awaitTermination(30)
+    for caught in (at_the_start, later):
+        assert (caught.value.hint, caught.value.context["stage"]) == (wanted, "second")
+
+
 def test_the_page_is_served_until_the_last_stage_of_a_drain_has_ended(stores):
     page = FakePage()
     run, runs = started(stores, available_now=True, companions=[page])
