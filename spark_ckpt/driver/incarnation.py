@@ -215,6 +215,8 @@ class SparkIncarnation:
         """Pin the sources, then start the publishers, the query and the coordinator. Raises an error that ends the
         incarnation.
         """
+        # The steps below copy and compare state and ask other systems, which may take longer than a lease.
+        self._keeper.start()
         # Before any task: a standby's levels become this incarnation's by one rename.
         self._folder.make(self._levels)
         self._plan.declare_edges()
@@ -306,8 +308,6 @@ class SparkIncarnation:
 
     def watch(self) -> Ending:
         """Wait for the end while keeping the lease; then close everything in order and return the end."""
-        # Until now the lease of the incarnation's own row was enough.
-        self._keeper.start()
         while not self._over.wait(POLL_S):
             try:
                 # A query can die without a batch, for example while it plans, so its end is looked for.

@@ -470,6 +470,22 @@ def test_an_idle_driver_keeps_its_lease(bench_of):
     assert incarnation.stopped().outcome is Outcome.STOPPED
 
 
+def test_a_start_that_takes_longer_than_the_lease_keeps_it(bench_of, monkeypatch):
+    """The query's checkpoint gets the state of Spark's operators, whose files are copied and compared: minutes if many."""
+    bench = bench_of(lease="300 ms")
+    begun = []
+
+    def slow(stage):
+        expires_ms = bench.state().lease_expires_ms
+        eventually(lambda: bench.state().lease_expires_ms > expires_ms + 400, "two renewals")
+        begun.append(bench.state().incarnation)
+        return False
+
+    monkeypatch.setattr(Stage, "is_behind", slow)
+    assert bench.begin().stopped().error is None
+    assert begun == [1]
+
+
 def test_a_failed_renewal_of_the_lease_is_retried(bench_of, monkeypatch):
     bench = bench_of(lease="300 ms")
     incarnation = bench.begin()
