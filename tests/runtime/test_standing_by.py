@@ -6,13 +6,15 @@ import pytest
 from incarnation_kit import ELSEWHERE, JOB, WAIT_S, eventually
 from run_kit import Bench, ended, failed
 
+from spark_ckpt.coordination.standby import TakeoverLost
 from spark_ckpt.driver.query.failures import QueryFailed
 from spark_ckpt.driver.standby import follower as follower_module
 from spark_ckpt.driver.standby import lookout as lookout_module
+from spark_ckpt.driver.standby import standing_by as standing_by_module
 from spark_ckpt.driver.standby.lookout import Lookout
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot
 from spark_ckpt.epochs.restore import RESTORING_LINE
-from spark_ckpt.errors import GraphInvalid, SourceSilent, StoreInUse, StoreUnreachable
+from spark_ckpt.errors import GraphInvalid, SourceSilent, StoreFull, StoreInUse, StoreUnreachable
 from spark_ckpt.events.listener import RunListener
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.standbys import Standbys
@@ -174,6 +176,24 @@ def test_a_standby_that_loses_the_takeover_keeps_waiting(bench, elsewhere, monke
     assert run.stop(WAIT_S)
 
 
+def test_a_takeover_that_the_store_refuses_is_not_tried_at_each_look(bench, elsewhere, monkeypatch):
+    """A full disk can be read: the lease is seen to be free at each look, and each attempt to take it fails."""
+    elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
+    run, tried = waiting(bench), []
+
+    def refused(*arguments, **options):
+        tried.append(1)
+        raise StoreFull("no space left on device")
+
+    monkeypatch.setattr(standing_by_module, "OUTAGE_S", 3600.0)
+    monkeypatch.setattr(bench.store.log, "begin_incarnation", refused)
+    elsewhere.release(1)
+    eventually(lambda: tried, "the first attempt")
+    assert not run.awaitTermination(0.3)
+    assert (len(tried), run.isStandby) == (1, True)
+    assert run.stop(WAIT_S)
+
+
 def test_a_failed_takeover_is_retried(bench, elsewhere):
     """The cause of the driver's end may exist here, too: a running job would begin its next incarnation."""
     elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
@@ -254,3 +274,17 @@ def test_in_an_outage_a_standby_reads_the_store_no_more_often_than_before(monkey
     with pytest.raises(StoreUnreachable):
         lookout.look()
     assert (lookout.look(), len(asked)) == (None, 1)
+
+
+def test_a_holder_that_is_gone_makes_a_standby_read_the_log_once_more(bench, monkeypatch):
+    """A restore of several stores that was killed blocks every start until it is run again: hours of needless reads."""
+    here = current_holder(f"{RESTORING_LINE}line-20")
+    dead = here.model_copy(update={"pid_start": here.pid_start + 1})
+    bench.store.reopened().log.begin_incarnation(dead, "latest", 60_000)
+    monkeypatch.setattr(lookout_module, "READ_S", 3600.0)
+    lookout, seen = Lookout(bench.store.log, 30_000), []
+    for _ in range(5):
+        seen.append(lookout.look() is not None)
+        if seen[-1]:
+            lookout.rules.handle(TakeoverLost())
+    assert seen == [True, True, False, False, False]

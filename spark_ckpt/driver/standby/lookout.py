@@ -25,6 +25,7 @@ class Lookout:
     def __init__(self, log: EpochLog, lease_ms: int) -> None:
         self._log = log
         self._next_read_s = 0.0
+        self._gone_of = 0
         self.rules = Standby(_MARGIN_MS, max(_LEAST_GAP_MS, lease_ms // 4))
         self.log_state = LogState()
         """Newest state of the log that was read."""
@@ -34,7 +35,7 @@ class Lookout:
 
         Return the takeover that the rules request, or None. Raises the errors of a log read.
         """
-        if time.monotonic() < self._next_read_s and not self._is_gone():
+        if time.monotonic() < self._next_read_s and not self._has_just_gone():
             return None
         try:
             self.log_state = self._log.state()
@@ -46,6 +47,14 @@ class Lookout:
             # Only after a read: another driver may have replaced the dead holder.
             effects = self.rules.handle(HolderGone(self.log_state.incarnation))
         return next((effect for effect in effects if isinstance(effect, TakeOver)), None)
+
+    def _has_just_gone(self) -> bool:
+        """Return true once for each holder whose process is gone."""
+        # Once: in an outage, or behind a restore that was killed, nothing can be taken over, and each look would read the log.
+        if self._gone_of == self.log_state.incarnation or not self._is_gone():
+            return False
+        self._gone_of = self.log_state.incarnation
+        return True
 
     def _is_gone(self) -> bool:
         return self.log_state.holder is not None and provably_dead(self.log_state.holder)

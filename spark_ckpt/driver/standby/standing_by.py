@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.05
+OUTAGE_S = 2.0
+"""Seconds between two attempts to take over while the store refuses writes."""
 
 
 class StandingBy:
@@ -124,6 +126,9 @@ class StandingBy:
             self._lookout.rules.handle(TakeoverLost())
             if follower is not None:
                 self._follow()
+            if isinstance(error, StoreOutage):
+                # Each attempt asks sources and sinks and ends the follower, which begins to warm up again.
+                self._supervisor.stopping.wait(OUTAGE_S)
             return False
         self._lookout.rules.handle(TakeoverWon())
         # A store that no driver ever had is begun, not taken over.
