@@ -51,20 +51,23 @@ class SignalStops:
         self._thread: threading.Thread | None = None
 
     def listen(self, run: Stoppable) -> bool:
-        """Stop `run` at a signal from now on; return false off the main thread, where Python forbids signal handlers.
+        """Stop `run` at a signal from now on. Return false off the main thread, where Python forbids signal handlers,
+        unless an earlier run has installed them.
 
         Each run calls it before it starts.
         """
-        # `signal.signal` raises there. The run works all the same, without an orderly stop.
-        if threading.current_thread() is not threading.main_thread():
+        # `signal.signal` raises off the main thread. The run works all the same, without an orderly stop. The stages of a
+        # drain start on a thread of their own, all but the first.
+        on_main = threading.current_thread() is threading.main_thread()
+        if not on_main and any(signal.getsignal(each) not in (self._handle, signal.SIG_IGN) for each in HANDLED):
             return False
         with self._changing:
             self._runs = [*self._runs, run]
-        for number in HANDLED:
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._serve, name="ckpt-signals", daemon=True)
+                self._thread.start()
+        for number in HANDLED if on_main else ():
             self._install(number)
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._serve, name="ckpt-signals", daemon=True)
-            self._thread.start()
         return True
 
     def forget(self, run: Stoppable) -> None:

@@ -174,6 +174,19 @@ def test_off_the_main_thread_nothing_is_installed():
     assert (listening, signal.getsignal(signal.SIGTERM)) == ([False], before)
 
 
+def test_a_run_that_another_thread_starts_after_the_first_one_stops_too():
+    """The stages of a drain, after the first one, start on a thread of the library."""
+    text = """
+    first, second = FakeRun(), FakeRun()
+    stops.listen(first); stops.forget(first)
+    thread = threading.Thread(target=stops.listen, args=[second]); thread.start(); thread.join()
+    ready(); second.wait()
+    """
+    with program(text) as child:
+        child.send_signal(signal.SIGTERM)
+        assert (printed(child), child.returncode) == (["stopping for SIGTERM", "stopped"], 0)
+
+
 def test_a_signal_within_any_lock_of_the_main_thread_stops_the_run():
     """A handler that took the run's own lock would never return here."""
     text = """
