@@ -111,17 +111,18 @@ class Lanes:
             # The manifest that will record it is not committed yet, and a conflict of the next publish is judged by it.
             self._identities[event.sink] = event.learned
         # On the publisher's thread: it may ask a broker, and no event of the rules may wait for that.
-        if event.error is not None:
-            before = self._identities.get(event.sink, {})
-            why = explained(event.error, event.sink, self._sinks[event.sink], before, self._plan.spark)
-            event = replace(event, error=why)
+        self._ended(event if event.error is None else self._advised(event, event.error))
+
+    def _advised(self, event: PublishEnded, error: CkptError) -> PublishEnded:
         log, verify = self._plan.store.log, self._plan.store.verify
+        before = self._identities.get(event.sink, {})
         try:
-            back = way_back(event.error, event.sink, event.epoch, log.state, log.manifest, verify)
-        except CkptError as error:
-            _log.info("sink %s: where to go back to is not known: %s", event.sink, error)
-            back = None
-        self._ended(replace(event, back=back))
+            why = explained(error, event.sink, self._sinks[event.sink], before, self._plan.spark)
+            event = replace(event, error=why)
+            return replace(event, back=way_back(why, event.sink, event.epoch, log.state, log.manifest, verify))
+        except Exception as raised:  # noqa: BLE001 - a bug of a connector, too: nothing would say that the thread is gone
+            _log.info("sink %s: where to go back to is not known: %s", event.sink, raised)
+        return event
 
     def _newest(self) -> int:
         return self._plan.store.log.state().incarnation

@@ -8,6 +8,7 @@ from incarnation_kit import Bench, FakeSource, eventually
 from spark_ckpt.coordination.messages import Outcome
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.records import SinkIdentity
+from spark_ckpt.errors import PublishConflict
 from spark_ckpt.plan.graph import SourceNode
 
 
@@ -45,6 +46,20 @@ def test_the_id_of_a_table_that_the_first_publish_makes_is_in_the_next_epoch(ben
     ids = [each.sink_identities["out"].parts["table id"] for each in bench.manifests()]
     assert ids == ["", "", "1", "1"]
     assert len(known) == 1, "it is asked for once"
+
+
+def test_a_sink_that_cannot_say_which_one_it_is_still_ends_the_job_with_its_conflict(bench):
+    """A bug of a connector: its exception is no error of this library."""
+
+    def identity(spark):
+        raise KeyError("table id")
+
+    bench.sink.identity = identity
+    bench.sink.script = [PublishConflict("the marker names epoch 7", sink="out", marker="7")]
+    incarnation = bench.begin(standing=Standing(sinks={"out": SinkIdentity(parts={"table id": "1"})}))
+    incarnation.driver.request_savepoint("s")
+    incarnation.epoch(2, 1)
+    assert isinstance(incarnation.ended().error, PublishConflict)
 
 
 def test_a_replaced_sink_begins_without_the_old_ones_markers(bench):
