@@ -84,6 +84,8 @@ class Store:
         """Files of the state of Spark's own operators."""
         # Incarnation that the last sweep was for. Each looks once for the files that dead drivers have left.
         self._swept_for = -1
+        self._unswept: list[Manifest] = []
+        """Epochs that this object has dropped, and whose files are not deleted yet."""
         self._shown: tuple[int, Mapping[str, Sequence[str]]] = -1, {}
         """An incarnation, and the tables that existed at its first update, by folder."""
         self._trimmed_ms: int | None = None
@@ -252,14 +254,17 @@ class Store:
         with self._lock:
             # A driver asks after each epoch, and mostly nothing is to do. Its own rows tell it that, without a request.
             known = self.log.known()
-            if self.log.own_incarnation == known.incarnation == self._swept_for and kept(known) >= known.by_id.keys():
+            is_swept = self.log.own_incarnation == known.incarnation == self._swept_for and not self._unswept
+            if is_swept and kept(known) >= known.by_id.keys():
                 return RetentionReport()
             log_state, dropped = self.log.shorten(kept, fence)
+            # Kept until the files are deleted: no later sweep of this incarnation would find them without their manifests.
+            self._unswept += dropped
             # One sweep per incarnation even without dropped epochs: it finds the files that a dead incarnation left.
-            if not dropped and self._swept_for == log_state.incarnation:
+            if not self._unswept and self._swept_for == log_state.incarnation:
                 return RetentionReport()
-            report = self._swept(log_state, dropped, guard)
-            self._swept_for = log_state.incarnation
+            report = self._swept(log_state, self._unswept, guard)
+            self._swept_for, self._unswept = log_state.incarnation, []
             return report
 
     def _swept(self, log_state: LogState, dropped: Sequence[Manifest], guard: Callable[[], None]) -> RetentionReport:

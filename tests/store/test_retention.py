@@ -86,6 +86,21 @@ def test_a_sweep_parses_no_manifest_twice(world: World, monkeypatch: pytest.Monk
     assert sorted(parsed) == list(range(1, 8))
 
 
+def test_files_that_a_stopped_retention_has_left_go_with_the_next_one(world: World, tmp_path: Path) -> None:
+    def over() -> None:
+        raise Fenced("the lease's time is up")
+
+    world.epoch({"a": 1}, full=True, acked=1)
+    world.store.retain(Retention(keep_last=1, slack=0))
+    for number in range(2, 5):
+        world.epoch({"a": number}, full=True, acked=number)
+    with pytest.raises(Fenced):
+        world.store.retain(Retention(keep_last=1, slack=0), over)
+    report = world.store.retain(Retention(keep_last=1, slack=0))
+    assert report.epochs == (1, 2, 3)
+    assert files_below(tmp_path / "store/state" / OPERATOR) == {file.path for file in world.line.chain}
+
+
 def test_young_epochs_stay(world: World) -> None:
     world.epoch({"a": 1}, acked=1)
     world.clock.ms += 10_000
