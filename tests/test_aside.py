@@ -96,5 +96,17 @@ def test_events_before_the_end_are_delivered_before_the_run_is_over():
     assert [name for name, _ in listener.received] == ["onIncarnationStarted", "onIncarnationEnded"]
 
 
+def test_a_closed_listener_leaves_no_thread():
+    before = set(threading.enumerate())
+    listener = Slow()
+    listener.free.set()
+    aside = Aside(listener)
+    aside.start()
+    (thread,) = set(threading.enumerate()) - before
+    aside.close()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
 def test_closing_a_listener_that_never_started_does_not_wait():
     Aside(Slow()).close()

@@ -6,6 +6,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from spark_ckpt.events.listener import RunListener
@@ -24,7 +25,7 @@ class Aside(RunListener):
 
     def __init__(self, listener: RunListener, most: int = _WAITING) -> None:
         self._listener = listener
-        self._events: queue.Queue[Callable[[], None]] = queue.Queue(most)
+        self._events: queue.Queue[Callable[[], None] | None] = queue.Queue(most)
         self._left_out = 0
         name = f"ckpt-{type(listener).__name__}"
         # A daemon: a listener that hangs in a network call must not keep the program alive.
@@ -38,9 +39,11 @@ class Aside(RunListener):
         self._thread.start()
 
     def close(self) -> None:
-        """Pass on the remaining events, for at most two seconds: the last event reports the end of a run."""
-        if self._thread.is_alive():
-            self.drained(_CLOSE_S)
+        """Pass on the remaining events, for at most two seconds: the last event reports the end of a run. End the thread."""
+        if self._thread.is_alive() and self.drained(_CLOSE_S):
+            # A program may start a job every hour for months, and each has a thread.
+            with suppress(queue.Full):
+                self._events.put_nowait(None)
 
     def drained(self, within_s: float) -> bool:
         """Wait until all events so far are passed on. Return False if that takes longer than `within_s` seconds."""
@@ -61,8 +64,7 @@ class Aside(RunListener):
                 _log.warning("%s is behind: %d events left out", type(self._listener).__name__, self._left_out)
 
     def _pass_on(self) -> None:
-        while True:
-            call = self._events.get()
+        while (call := self._events.get()) is not None:
             try:
                 call()
             except Exception as error:  # noqa: BLE001 - a listener's code or network; the next event is tried again
