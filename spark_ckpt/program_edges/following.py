@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import wraps
 from itertools import takewhile
+from typing import ParamSpec, TypeVar
 
 from pydantic import ValidationError
 
 from spark_ckpt.connector import Cursor, StagedFile
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.readers import Standing, reached_index, read_stamp, standing, unread
-from spark_ckpt.epochs.records import EpochBrief, Manifest, Position
+from spark_ckpt.epochs.records import EpochBrief, Position
 from spark_ckpt.errors import EpochNotFound, RowsLost, SourceInvalid, SourceUndone, StoreForeign
 from spark_ckpt.program_edges.segments import EdgeFile
 from spark_ckpt.store.existing import existing_store
 from spark_ckpt.store.store import Store
+
+_ATTEMPTS = 5
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 def position_of(cursor: Cursor) -> Position:
@@ -27,6 +34,25 @@ def position_of(cursor: Cursor) -> Position:
             cursor=str(dict(cursor))[:200],
             hint="keep each source's name in the program",
         ) from error
+
+
+def _repeat_if_deleted(read: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Repeat a read of the sender's log whose epoch the sender has deleted since the log was read."""
+
+    # The oldest kept epoch is read each time if the edge is idle, and it is the one that retention deletes next.
+    @wraps(read)
+    def repeated(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(EpochNotFound):
+                return read(*args, **kwargs)
+        try:
+            return read(*args, **kwargs)
+        except EpochNotFound as error:
+            raise SourceInvalid(
+                f"the sender deletes its epochs while they are read: {error.what}", hint="start the job again"
+            ) from error
+
+    return repeated
 
 
 class EdgeLog:
@@ -67,22 +93,25 @@ class EdgeLog:
             )
         return cls(store, edge)
 
+    @_repeat_if_deleted
     def end(self) -> Position:
         """Return the position after everything that the sender has committed."""
         # The newest epoch with rows of the edge, and not the newest one: a position never passes an epoch without rows.
         log_state = self.store.log.state()
         return (
-            self._after(self._manifest(log_state.latest).rows_so_far.get(self._edge, 0))
+            self._after(self.store.log.manifest(log_state.latest).rows_so_far.get(self._edge, 0))
             if log_state.latest
             else Position()
         )
 
+    @_repeat_if_deleted
     def beginning(self) -> Position:
         """Return the position before the oldest rows that the sender keeps on its current branch."""
         oldest = list(self.store.log.state().lineage())[-1:]
         # After the newest epoch whose rows are gone: an older position would be one that lacks rows.
         return Position(epoch=self._rows_before(oldest[0].epoch)) if oldest else Position()
 
+    @_repeat_if_deleted
     def require(self, position: Position) -> None:
         """Raise `SourceUndone` if the sender restored an epoch before the position, `RowsLost` if rows after it are gone."""
         self._state_at(position)
@@ -108,15 +137,18 @@ class EdgeLog:
                 )
         return log_state
 
+    @_repeat_if_deleted
     def past_lost(self, position: Position) -> Position:
         """Return the oldest position whose rows are all kept, if rows after `position` are gone; else `position`."""
         gone = standing(self.store.log.state(), position, self._rows_before) is Standing.GONE
         return self.beginning() if gone else position
 
+    @_repeat_if_deleted
     def is_current(self, position: Position) -> bool:
         """Return True if every row after the position can be read."""
         return standing(self.store.log.state(), position, self._rows_before) is Standing.CURRENT
 
+    @_repeat_if_deleted
     def next_end(
         self,
         start: Position,
@@ -142,18 +174,21 @@ class EdgeLog:
             end = after
         return end
 
+    @_repeat_if_deleted
     def between(self, start: Position, end: Position) -> list[EdgeFile]:
         """Return the files between two positions, in order. Raises as `require`."""
         self.require(end)
         # Not by stamps: a batch that runs again gets the same files, wherever the index is by then.
         return [file for _, file in takewhile(lambda each: _key(each[0]) <= _key(end), self._unread(start))]
 
+    @_repeat_if_deleted
     def reached(self, position: Position) -> int:
         """Return the index up to which everything before `position` is read, as `epochs.readers.reached_index`."""
         log_state = self._state_at(position)
         self._forget_before(position, log_state)
         return reached_index(log_state, self._edge, position, lambda brief: bool(self._staged(brief)))
 
+    @_repeat_if_deleted
     def read_stamp(self, position: Position) -> int:
         """Return the stamp of the newest rows before `position`; 0 for none, or if the sender's log has forgotten it."""
         return read_stamp(self._state_at(position), position) or 0
@@ -193,7 +228,8 @@ class EdgeLog:
         known = self._files.get(brief.attempt)
         if known is None:
             # An earlier sink of this name may have staged elsewhere; those files are not the edge's.
-            known = self._files[brief.attempt] = self.store.staged(self._edge).staged(self._manifest(brief.epoch))
+            manifest = self.store.log.manifest(brief.epoch)
+            known = self._files[brief.attempt] = self.store.staged(self._edge).staged(manifest)
         return known
 
     def _forget_before(self, start: Position, log_state: LogState) -> None:
@@ -202,16 +238,7 @@ class EdgeLog:
         self._files = {attempt: files for attempt, files in self._files.items() if attempt in kept}
 
     def _rows_before(self, epoch: int) -> int:
-        return self._manifest(epoch).rows_before.get(self._edge, 0)
-
-    def _manifest(self, epoch: int) -> Manifest:
-        try:
-            return self.store.log.manifest(epoch)
-        except EpochNotFound as error:
-            # Retention of the sender was quicker than this process.
-            raise SourceInvalid(
-                f"the sender has deleted its epoch {epoch} meanwhile", hint="start the job again", edge=self._edge
-            ) from error
+        return self.store.log.manifest(epoch).rows_before.get(self._edge, 0)
 
 
 def _key(position: Position) -> tuple[int, int]:

@@ -296,6 +296,34 @@ def test_the_call_that_continues_behind_lost_rows_names_every_source_that_has_lo
     assert "--conf spark.ckpt.accept.lost.rows=clicks,orders" in hint
 
 
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_reader_of_an_idle_edge_goes_on_while_the_sender_deletes_epochs(
+    sender: SendingStore, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    """It asks the oldest kept epoch if rows are missing: the one that the sender deletes next, between two of its reads."""
+    sender.commit(sender.rows(1))
+    log = edge(sender).open_log()
+    position = log.end()
+    for _ in range(4):
+        sender.commit()
+    sender.retain(2)
+    manifest, left = log.store.log.manifest, [None] * calls
+
+    def overtaken(epoch: int) -> Manifest:
+        if left:
+            left.pop()
+            sender.commit()
+            sender.retain()
+        return manifest(epoch)
+
+    monkeypatch.setattr(log.store.log, "manifest", overtaken)
+    log.require(position)
+    fresh = sender.rows(2)
+    sender.commit(fresh)
+    assert not left
+    assert [file.staged.rows for file in log.between(position, log.end())] == [2]
+
+
 def test_a_running_reader_gets_an_error_when_its_rows_are_undone(sender: SendingStore) -> None:
     sender.commit(sender.rows(1))
     sender.commit(sender.rows(1))
