@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from spark_ckpt.config import DurationText, checked_duration_ms
@@ -22,9 +23,17 @@ from spark_ckpt.driver.showing import show
 from spark_ckpt.driver.signals import stops
 from spark_ckpt.driver.supervisor import Supervisor
 from spark_ckpt.endpoints.markers import refuse_newer_sinks
-from spark_ckpt.errors import CkptError, ConfigInvalid, DrainStopped, EpochTimedOut, RunFailed, StopTimedOut
+from spark_ckpt.errors import (
+    CkptError,
+    ConfigInvalid,
+    DrainStopped,
+    EpochTimedOut,
+    RunFailed,
+    StopTimedOut,
+    StoreOutage,
+)
 from spark_ckpt.events.listener import RunListener
-from spark_ckpt.store.epoch_log import check_savepoint_name
+from spark_ckpt.store.epoch_log import EpochLog, check_savepoint_name
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
@@ -239,17 +248,19 @@ class Run:
         asked: SparkIncarnation | None = None
         within_s = _seconds(timeout)
         deadline_s = time.monotonic() + within_s
-        while time.monotonic() < deadline_s:
-            living, epoch = self._living, log.state().savepoints.get(name)
+        while True:
+            living, epoch = self._living, _named(log, name)
             if epoch is not None:
-                return int(epoch)
+                return epoch
+            # Only after a read: the name may have come in the last moment, and a second call would be refused for it.
+            if time.monotonic() >= deadline_s:
+                raise EpochTimedOut(f"savepoint '{name}' was not taken within {within_s:g} seconds")
             if living is not asked:  # the previous incarnation may have ended without it
                 living.request_savepoint(name)
                 asked = living
             # Read again after the end: the final epoch of a stop may have got the name since.
-            if self._done.wait(POLL_S) and name not in log.state().savepoints:
+            if self._done.wait(POLL_S) and _named(log, name) is None:
                 raise self._error or RunFailed("the run ended before the savepoint was taken")
-        raise EpochTimedOut(f"savepoint '{name}' was not taken within {within_s:g} seconds")
 
     def stop(self, timeout: DurationText | None = None) -> bool:
         """Take a final epoch, publish it and end; return true if the run has ended within `timeout` (seconds, or "5m").
@@ -348,6 +359,15 @@ def _standing_by(
     )
 
     return StandingBy(plan, supervisor, listeners, progress)
+
+
+def _named(log: EpochLog, savepoint: str) -> int | None:
+    """Return the epoch of a savepoint; None if there is none, or if the log cannot be read now."""
+    # The job waits for the end of an outage, and so does a caller who waits for the job.
+    with suppress(StoreOutage):
+        epoch = log.state().savepoints.get(savepoint)
+        return None if epoch is None else int(epoch)
+    return None
 
 
 def _seconds(timeout: DurationText) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from incarnation_kit import JOB, WAIT_S, FakeSource, an_operator, eventually
@@ -33,6 +34,7 @@ from spark_ckpt.errors import (
     WorkersNotStarted,
 )
 from spark_ckpt.events.listener import RunListener
+from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.store import Store
 
 
@@ -517,6 +519,39 @@ def test_a_savepoint_that_is_not_taken_in_time_raises_a_timeout(bench):
     run = bench.run("running")
     with pytest.raises(EpochTimedOut):
         run.savepoint("named", timeout=0.05)
+    run.stop(WAIT_S)
+
+
+def test_a_savepoint_that_is_taken_as_the_time_ends_is_returned(bench, monkeypatch):
+    bench.decide(1)
+    run, now_s = bench.run("running"), [0.0]
+
+    def taken(name):
+        bench.store.reopened().log.add_savepoint(name, 1)
+        now_s[0] = 9.0
+
+    monkeypatch.setattr(run_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(bench.incarnations[0], "request_savepoint", taken)
+    assert run.savepoint("named", timeout=5) == 1
+    run.stop(WAIT_S)
+
+
+def test_a_savepoint_is_waited_for_during_an_outage_of_the_store(bench, monkeypatch):
+    bench.decide(1)
+    run, state, missed = bench.run("running"), EpochLog.state, []
+
+    def away(log):
+        if bench.incarnations[0].savepoints and len(missed) < 3:
+            missed.append(1)
+            raise StoreUnreachable("timeout")
+        return state(log)
+
+    monkeypatch.setattr(EpochLog, "state", away)
+    thread, found = in_background(lambda: run.savepoint("named"))
+    eventually(lambda: len(missed) == 3, "the outage")
+    bench.store.reopened().log.add_savepoint("named", 1)
+    thread.join(WAIT_S)
+    assert found == [1]
     run.stop(WAIT_S)
 
 
