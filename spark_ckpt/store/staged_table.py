@@ -12,6 +12,7 @@ from deltalake.transaction import AddAction
 
 from spark_ckpt.epochs.records import Manifest, StagedFileRecord
 from spark_ckpt.epochs.retention import incarnation_of
+from spark_ckpt.errors import CkptError, EpochNotFound
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.data_table import DataTable, Seen, epoch_of, txn_version
 from spark_ckpt.store.delta_log import Actions
@@ -102,10 +103,18 @@ class StagedTable:
             for brief in self._log.known().lineage(manifest.epoch)
             if materialized_epoch < brief.epoch < manifest.epoch
         ]
-        manifests = self._log.manifests(reversed(older)) if older else []  # a lineage runs from the newest epoch down
+        manifests = self._kept(older[::-1]) if older else []  # a lineage runs from the newest epoch down
         # After a restore the table may show a later epoch. Its version moves on, but no rows are new.
         due = [*manifests, manifest] if manifest.epoch > materialized_epoch else manifests
         return [file for each in due for file in self.staged(each)]
+
+    def _kept(self, epochs: Sequence[int]) -> list[Manifest]:
+        found = self._log.readable(epochs).values()
+        for each in found:
+            # Retention in another process may have dropped epochs since the state was read: their rows need not be shown.
+            if isinstance(each, CkptError) and not isinstance(each, EpochNotFound):
+                raise each
+        return [each for each in found if isinstance(each, Manifest)]
 
     def _ensure(self, newest: StagedFileRecord, epoch: int) -> None:
         schema = self.table.columns_of(

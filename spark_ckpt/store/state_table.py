@@ -66,7 +66,8 @@ class StateTable:
         for brief in self._log.known().epochs:
             # Transaction versions only grow along a table, so later epochs cannot come before this one.
             if txn_version(brief.incarnation, brief.epoch) < txn_version(incarnation, manifest.epoch):
-                with contextlib.suppress(EpochDamaged):  # an old epoch with a missing file gets no version
+                # An old epoch with a missing file gets no version, nor does one that retention has dropped meanwhile.
+                with contextlib.suppress(EpochDamaged, EpochNotFound):
                     self._materialize(self._log.manifest(brief.epoch), brief.incarnation)
         self._materialize(manifest, incarnation)
 

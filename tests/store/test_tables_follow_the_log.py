@@ -80,6 +80,18 @@ def test_a_later_materialization_includes_skipped_epochs(world: World) -> None:
     assert world.state_at(2) == {"a": 2}, "reading needs no version"
 
 
+def test_a_driver_shows_the_kept_epochs_when_a_standby_has_dropped_others(world: World) -> None:
+    """A standby that was paused in its turn drops epochs after the driver has the maintenance again."""
+    world.epoch({"a": 1})
+    for number in range(2, 6):
+        newest = world.epoch({"a": number}, full=True, materialize=False)
+    world.store.reopened().log.shorten(lambda log_state: {1, 4, 5})
+    world.store.materialize(newest)
+    assert names(state_table(world)) == chain_names(newest)
+    rows = query(outbox_table(world), "select value from t order by value")
+    assert [row["value"] for row in rows] == ["row of 1", "row of 4", "row of 5"]
+
+
 def test_a_rollback_shows_the_old_epoch_and_the_rerun_is_not_skipped(world: World) -> None:
     for number in range(1, 5):
         world.epoch({"a": number})
