@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import re
 import threading
@@ -74,6 +75,8 @@ class StagesRun:
             run._stop_after_failed_start()
             close(companions)
             raise
+        # After the stages that have started: it is called before theirs, whose ends would make a drain start the next one.
+        atexit.register(run._stopping.set)
         run._thread.start()
         return run
 
@@ -182,12 +185,13 @@ class StagesRun:
             _log.exception("job=%s the watch over its stages failed", self._job)
             self._error = RunFailed(f"the watch over the stages failed: {error}")
         close(self._companions)
+        atexit.unregister(self._stopping.set)
         self._done.set()
 
     def _start_next(self) -> bool:
-        """Start the next stage of a drain; return False if there is none, or after an error."""
+        """Start the next stage of a drain; return False if there is none, after an error, or after a stop."""
         name = next((each for each in self._starts if each not in self._runs), None)
-        if name is None or self._error is not None:
+        if name is None or self._error is not None or self._stopping.is_set():
             return False
         self._start_stage(name)
         if self._stopping.is_set():

@@ -4,11 +4,13 @@ import logging
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from spark_ckpt.api.stages import check_stages
 from spark_ckpt.coordination.stage_process import Between
+from spark_ckpt.driver import stages_run
 from spark_ckpt.driver.stages_run import StagesRun
 from spark_ckpt.epochs.partial_recovery import StageStatus, recovery_text
 from spark_ckpt.epochs.records import Holder
@@ -153,6 +155,18 @@ def test_a_drain_starts_a_stage_after_the_end_of_the_one_before(stores):
     assert not run.awaitTermination(0.05)
     runs["third"].has_ended = True
     assert run.awaitTermination(30)
+
+
+def test_no_stage_of_a_drain_starts_while_the_program_ends(stores, monkeypatch):
+    """Python ends the runs at its exit: the drain would take the end of the first stage for its success."""
+    exits = []
+    monkeypatch.setattr(stages_run, "atexit", SimpleNamespace(register=exits.append, unregister=exits.remove))
+    run, runs = started(stores, available_now=True)
+    for each in exits[::-1]:
+        each()
+    runs["first"].has_ended = True
+    assert run.awaitTermination(30)
+    assert (list(runs), exits) == (["first"], [])
 
 
 def test_a_drain_ends_at_the_stage_that_fails(stores):
