@@ -32,6 +32,7 @@ from spark_ckpt.errors import (
     StopTimedOut,
     StoreOutage,
 )
+from spark_ckpt.events.announcer import in_listener_of
 from spark_ckpt.events.listener import RunListener
 from spark_ckpt.store.epoch_log import EpochLog, check_savepoint_name
 
@@ -181,6 +182,8 @@ class Run:
         them ends with their exit code, without a traceback; see `docs/operations.md`.
         """
         self._asked_about = True
+        if timeout is None:
+            self._refuse_in_listener()
         ended = self._waited(None if timeout is None else time.monotonic() + _seconds(timeout))
         # Only after the end: an error that passes is shown in `lastProgress`, and the run continues.
         if ended and self._error is not None:
@@ -205,6 +208,7 @@ class Run:
         Rows that a sink holds back (`every`) come later. Raises the run's error, or `RunFailed`, if the run ends first,
         and `ConfigInvalid` if a source has no end.
         """
+        self._refuse_in_listener()
         self._plan.check_ends()
         self._asked_about = True
         # The ends are asked for now: rows that come later do not count.
@@ -237,6 +241,7 @@ class Run:
         - `ConfigInvalid` for a name that is invalid or in use;
         - the run's error, or `RunFailed`, if the run ends first.
         """
+        self._refuse_in_listener()
         check_savepoint_name(name)
         log = self._plan.store.reopened().log
         if name in log.state().savepoints:
@@ -268,12 +273,22 @@ class Run:
         Raises the errors of `awaitTermination`. An outage of the store is waited for at most `stop_timeout`, or three
         times the longest recent batch. Then the outage is raised, and the next start continues from the last epoch.
         """
+        if timeout is None:
+            self._refuse_in_listener()
         self.ask_to_stop()
         return self.awaitTermination(timeout)
 
     def ask_to_stop(self) -> None:
         """Request the end that `stop` waits for."""
         self._supervisor.ask_to_stop()
+
+    def _refuse_in_listener(self) -> None:
+        # Both would wait for each other, and the job would stand still without a word.
+        if in_listener_of(self._plan.job):
+            raise ConfigInvalid(
+                "a listener cannot wait for the run that calls it",
+                hint="call run.ask_to_stop() in the listener, and wait for the end in the program",
+            )
 
     # -- for signals, and for the end of the program ---------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +35,12 @@ _console.setLevel(logging.WARNING)
 _EPOCH_LINE_S = 1.0
 # By job and not by announcer: each incarnation has a new one, and a job that restarts often would print a line each time.
 _epoch_line_due_s: dict[str, float] = {}
+_called = threading.local()
+
+
+def in_listener_of(job: str) -> bool:
+    """Return true if the current thread is inside of a listener of this job, which continues when the listener returns."""
+    return job in getattr(_called, "jobs", ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +154,13 @@ class Announcer:
 
     def _notify(self, call: Callable[[RunListener], None]) -> None:
         for listener in self.listeners:
+            before: tuple[str, ...] = getattr(_called, "jobs", ())
             try:
+                _called.jobs = (*before, self.job)
                 call(listener)
             except Exception as error:  # noqa: BLE001 - the user's code; the run continues
                 trace = user_traceback(error) or f"{type(error).__name__}: {error}"
                 said = (self.kind, self.job, type(listener).__name__, trace)
                 _log.error("%s=%s listener %s failed, the run continues\n%s", *said)
+            finally:
+                _called.jobs = before

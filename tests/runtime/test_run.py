@@ -33,6 +33,7 @@ from spark_ckpt.errors import (
     StoreUnreachable,
     WorkersNotStarted,
 )
+from spark_ckpt.events.announcer import Announcer
 from spark_ckpt.events.listener import RunListener
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.store import Store
@@ -358,6 +359,26 @@ def test_a_signal_ends_even_a_run_that_cannot_close(bench, monkeypatch):
     assert not run.isActive
     assert type(run.exception()) is StopTimedOut
     never.set()
+
+
+def test_a_listener_that_waits_for_its_own_run_gets_an_error(bench):
+    """The run continues when the listener returns: with `stop` in a listener it stood still for ever."""
+    bench.decide(1)
+    run, refused = bench.run("running"), []
+
+    class Ear(RunListener):
+        def onHandover(self, event):
+            for wait in (run.stop, run.awaitTermination, run.processAllAvailable, lambda: run.savepoint("named")):
+                with pytest.raises(ConfigInvalid, match="ask_to_stop"):
+                    wait()
+                refused.append(wait)
+            assert not run.awaitTermination(0.01)
+            run.ask_to_stop()
+
+    Announcer(JOB, 1, [Ear()]).hands_over(1)
+    assert len(refused) == 4
+    assert run.awaitTermination(WAIT_S)
+    assert bench.incarnations[0].savepoints == []
 
 
 def test_a_run_records_that_its_program_polls_it(bench):
