@@ -203,14 +203,8 @@ class Job:
         Checks everything first and raises `GraphInvalid`, `SourceInvalid`, `SinkInvalid`, `StoreInUse`, `EpochNotFound`
         and others.
         """
-        confirmed = self._confirmed(
-            new_sinks=accept_new_sink,
-            new_sources=accept_new_source,
-            moved=accept_moved,
-            dropped_operators=accept_dropped_operator,
-            dropped_sources=accept_dropped_source,
-            lost_rows=accept_lost_rows,
-        )
+        dropped = accept_dropped_operator, accept_dropped_source
+        confirmed = self._confirmed(accept_new_sink, accept_new_source, accept_moved, *dropped, accept_lost_rows)
         stands_by = self._config.standby if standby is None else standby
         if stands_by:
             self._check_standby(restore, availableNow)
@@ -241,14 +235,8 @@ class Job:
         Raises, besides the errors of `start`, `GraphInvalid` for an unknown stage, `StoreInUse` for a stage that
         another process runs.
         """
-        confirmed = self._confirmed(
-            new_sinks=accept_new_sink,
-            new_sources=accept_new_source,
-            moved=accept_moved,
-            dropped_operators=accept_dropped_operator,
-            dropped_sources=accept_dropped_source,
-            lost_rows=accept_lost_rows,
-        )
+        dropped = accept_dropped_operator, accept_dropped_source
+        confirmed = self._confirmed(accept_new_sink, accept_new_source, accept_moved, *dropped, accept_lost_rows)
         graphs = self._stage_graphs()
         # a feedback may feed itself through other stages, which the graph of one stage does not show
         loops = loops_over_stages(list(self._bindings.values()), self._closed_edges(), self._stage_inputs)
@@ -370,18 +358,18 @@ class Job:
 
     # -- for streams ----------------------------------------------------------------------------------------------------
 
-    def _confirmed(self, **given: str | Sequence[str]) -> Confirmed:
-        """Return the confirmations of a start and of the settings. `given`: names by field of `Confirmed`."""
+    def _confirmed(self, *given: str | Sequence[str]) -> Confirmed:
+        """Return the confirmations of a start and of the settings. `given`: names for each field of `Confirmed`, in order."""
         config = self._config
-        settings = {
-            "new_sinks": config.accept_new_sink,
-            "new_sources": config.accept_new_source,
-            "moved": config.accept_moved,
-            "dropped_operators": config.accept_dropped_operator,
-            "dropped_sources": config.accept_dropped_source,
-            "lost_rows": config.accept_lost_rows,
-        }
-        return Confirmed(**{kind: _names(names) | set(settings[kind]) for kind, names in given.items()})
+        settings = (
+            config.accept_new_sink,
+            config.accept_new_source,
+            config.accept_moved,
+            config.accept_dropped_operator,
+            config.accept_dropped_source,
+            config.accept_lost_rows,
+        )
+        return Confirmed(*(_names(names) | set(more) for names, more in zip(given, settings, strict=True)))
 
     def _bind(self, sink: Sink, node: Node, schema: StructType, name: str | None, publish_every: object = None) -> None:
         _checked_sink(sink)
