@@ -208,12 +208,14 @@ def test_output_mode_complete_is_refused_at_the_start(spark: SparkSession, place
         outbox.start(windows(spark, place.inbox).writeStream.outputMode("complete"))
 
 
-def test_a_second_start_is_refused_while_the_query_runs(spark: SparkSession, place: Place) -> None:
+def test_a_second_start_and_a_close_are_refused_while_the_query_runs(spark: SparkSession, place: Place) -> None:
     outbox, rows = place.outbox({"gold": DeltaSink(place.table("gold"))}), windows(spark, place.inbox)
     query = outbox.start(rows.writeStream)
     try:
         with pytest.raises(ConfigInvalid, match="is running"):
             outbox.start(rows.writeStream)
+        with pytest.raises(ConfigInvalid, match="is running"):
+            outbox.close()
         query.processAllAvailable()
     finally:
         query.stop()

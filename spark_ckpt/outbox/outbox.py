@@ -176,14 +176,17 @@ class Outbox:
                 f"start takes a query's writer, not {type(writer).__name__}", hint="out.start(frame.writeStream)"
             )
         # A second start would close the publishers of the running query, and fence it.
+        self._refuse_running("; a query of its own needs an outbox of its own")
+        if output_mode_of(writer) == "complete":
+            refuse_complete()
+
+    def _refuse_running(self, further: str = "") -> None:
         query = None if self._function is None else self._function.query
         if query is not None and query.isActive:
             raise ConfigInvalid(
                 f"the query of outbox '{self._settings.name}' is running",
-                hint="stop it first: query.stop(); a query of its own needs an outbox of its own",
+                hint=f"stop it first: query.stop(){further}",
             )
-        if output_mode_of(writer) == "complete":
-            refuse_complete()
 
     def _refuse_remote(self) -> None:
         """Raise `ConfigInvalid` for what needs the process of the query's driver."""
@@ -217,8 +220,9 @@ class Outbox:
     def close(self) -> None:
         """End the publishers of a query that has ended. Another `start` and the program's end do it, too.
 
-        With `overlap` it waits for the last publish. Raises its error.
+        With `overlap` it waits for the last publish. Raises its error, and `ConfigInvalid` while the query runs.
         """
+        self._refuse_running()
         if self._function is not None:
             self._function.close()
 
