@@ -36,7 +36,17 @@ def loaded_behind(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         yield frame.assign(behind=json.dumps(sorted(sys.modules)))
 
 
-def test_the_workers_of_a_job_load_nothing_of_the_driver(bench: Bench) -> None:
+def loads_a_store(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    """As the source of an edge does, which another test of the session may have read."""
+    import spark_ckpt.store.store  # noqa: F401
+
+    yield from batches
+
+
+def test_the_workers_of_a_job_load_nothing_of_the_driver(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.spark.range(1).mapInPandas(loads_a_store, "id long").collect()
+    # Spark keeps workers for the next functions of the same environment, with all modules that they have loaded.
+    monkeypatch.setitem(bench.spark.sparkContext.environment, "WORKERS_OF", "this test")
     bench.put(("a", 1))
     job = bench.job()
     keyed = job.source("in", bench.source()).groupBy("k")
