@@ -6,8 +6,11 @@ source is compared with the restored epoch, because the job continues from that 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+
+from pydantic import JsonValue
 
 from spark_ckpt.connector import Cursor
 from spark_ckpt.epochs.log_state import LogState
@@ -79,7 +82,7 @@ class Standing:
     sinks: Mapping[str, SinkIdentity] = field(default_factory=dict)
     fresh: frozenset[str] = frozenset()
     dropped: frozenset[str] = frozenset()
-    skipped: Mapping[str, Cursor] = field(default_factory=dict)
+    skipped: Mapping[str, dict[str, JsonValue]] = field(default_factory=dict)
     unneeded: tuple[str, ...] = ()
 
     def published(self, sink: str, acked: int) -> tuple[int, int | None]:
@@ -239,7 +242,7 @@ def past_losses(
 
     A confirmation of a source without a loss is unneeded. Raises `ConfigInvalid` for a source that cannot skip rows.
     """
-    here, skipped = standing.goes_on(cursors), dict[str, Cursor]()
+    here, skipped = standing.goes_on(cursors), dict[str, dict[str, JsonValue]]()
     for name in sorted(confirmed.lost_rows):
         if name not in past:
             raise ConfigInvalid(
@@ -248,7 +251,7 @@ def past_losses(
             )
         # A source whose endpoint is new, or that no epoch has read, has no position that rows could be lost after.
         if name in here and (behind := past[name](here[name])) != here[name]:
-            skipped[name] = behind
+            skipped[name] = json.loads(json.dumps(behind))  # as a manifest and a trace have it
     needless = (f"accept_lost_rows={name!r}" for name in sorted(confirmed.lost_rows - skipped.keys()))
     return replace(standing, skipped=skipped, unneeded=(*standing.unneeded, *needless))
 

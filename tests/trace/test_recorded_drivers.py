@@ -21,11 +21,12 @@ from spark_ckpt.coordination.messages import BatchDone, EpochCommitted, PublishE
 from spark_ckpt.coordination.protocol import EpochProtocol
 from spark_ckpt.coordination.reports import EDGE, Report
 from spark_ckpt.coordination.stage_process import Between, StageProcess
+from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.restore import RecoveryPoint
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, PublishFailed, TraceInvalid
 from spark_ckpt.trace import recorder
-from spark_ckpt.trace.lines import EVENTS, STAGE_EVENTS, asked_for, event_of, handled, line_of
+from spark_ckpt.trace.lines import EVENTS, STAGE_EVENTS, Begun, asked_for, event_of, handled, line_of
 from spark_ckpt.trace.reading import read_traces, recorded_of
 from spark_ckpt.trace.recorder import RecordedRules, TraceFile, file_of, recorded
 from spark_ckpt.trace.replay import differences, replayed
@@ -102,6 +103,16 @@ def run_rules(rules, staged_path="k=" + SECRET + "/ckpt-out.parquet"):
     file = StagedFile(staged_path, 1, 3, 0, 0, 0, 0, {"k": SECRET}, json.dumps({"minValues": {"k": SECRET}}), "")
     body = {field.name: getattr(file, field.name) for field in fields(file)}
     rules.handle(BatchDone(0, {"rows": {"n": 3}}, 0, 2, (Report("tap", 0, 0, "out", body), NOTE)), 3.0)
+
+
+def test_what_an_operator_confirmed_about_sources_is_read_as_it_was_recorded():
+    standing = Standing(
+        fresh=frozenset({"new"}), dropped=frozenset({"old"}), skipped={"in": {"orders": {"0": 812, "1": [1, None]}}}
+    )
+    shape, point, *_ = made_with()
+    begun = line_of(Begun.of(shape, point, standing, {}).text())
+    assert isinstance(begun, Begun)
+    assert begun.standing == standing
 
 
 def test_a_trace_has_no_rows_and_secrets_and_replays_without_them(tmp_path):
