@@ -18,9 +18,9 @@ from spark_ckpt.coordination.standby import renewal_ms
 from spark_ckpt.driver.query.inputs import check_inputs, remember_in, skip_lost, with_source
 from spark_ckpt.driver.query.state_check import check_in_flight, check_spark_state, check_state
 from spark_ckpt.endpoints import identities
-from spark_ckpt.epochs.identity import Confirmed, Found, Standing
-from spark_ckpt.epochs.restore import LATEST, RestoreTarget
-from spark_ckpt.epochs.ways_back import choice_unseen
+from spark_ckpt.epochs.identity import Confirmed, Found, Standing, free_of
+from spark_ckpt.epochs.restore import LATEST, RestoreTarget, unpublished_rows
+from spark_ckpt.epochs.ways_back import choice_unseen, whole_manifests
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid, RowsLost
 from spark_ckpt.plan.graph import (
     EdgeBinding,
@@ -237,10 +237,10 @@ class JobPlan:
                     hint="start without availableNow, and call run.stop() when it is enough",
                 )
 
-    def check_base(self, base: Manifest, unpublished: Iterable[str] = ()) -> None:
+    def check_base(self, base: Manifest, unpublished: Mapping[str, Sequence[Manifest]] | None = None) -> None:
         """Raise `GraphInvalid`, `ConfigInvalid` or `StateSchemaChanged` if the base epoch does not fit this graph.
 
-        `unpublished`: sinks with unpublished epochs.
+        `unpublished`: per sink its unpublished epochs.
         """
         self.key_groups(base)
         self._check_dropped()
@@ -256,17 +256,23 @@ class JobPlan:
                 hint=_names_hint(base, "source", lost[0], known, instead),
             )
         # Deferred rows (`publish_every`) are part of the epoch, so their sink cannot go although no epoch of it is unpublished.
-        holds = {sink for sink, held in base.held.items() if held.files}
-        gone = sorted({*unpublished, *holds} - {binding.name for binding in self.bindings})
+        due = unpublished_rows(base, unpublished or {})
+        gone = sorted(due.keys() - {binding.name for binding in self.bindings})
         if gone:
             raise GraphInvalid(
                 f"committed epochs are still to be published to sinks that the job no longer has: {', '.join(gone)}",
-                hint="run the job once more with the sinks (availableNow=True), stop it, then drop them",
+                hint="run the job once more with the sinks (availableNow=True), stop it, then drop them; if that is gone for good, "
+                f"job.start(restore={self._epoch_before(gone[0], due[gone[0]])}) produces the rows again, for the other sinks",
             )
         for name, snapshot in base.operators.items():
             self._check_snapshot(name, snapshot, base)
         check_spark_state(self, base)
         check_in_flight({each.edge.name: ddl(each.edge.schema) for each in self.edges}, base)
+
+    def _epoch_before(self, sink: str, rows: Sequence[Manifest]) -> int:
+        """Return the newest restorable epoch before `rows` that defers nothing for the sink."""
+        log, newest = self.store.log, max(each.epoch for each in rows)
+        return free_of(sink, rows, lambda: whole_manifests(log.state(), newest, log.manifest, log.verify))
 
     def _check_dropped(self) -> None:
         for kind, dropped, there in (

@@ -369,7 +369,7 @@ def check_unpublished(sink: str, manifests: Iterable[Manifest], whole: Whole) ->
     """
     rows = _with_rows(sink, manifests)
     if rows:
-        epochs, back = ", ".join(str(each.epoch) for each in rows), _free_of(sink, rows, whole)
+        epochs, back = ", ".join(str(each.epoch) for each in rows), free_of(sink, rows, whole)
         raise IdentityChanged(
             f"sink '{sink}' cannot be replaced yet: it is not known to have the rows of committed epochs: {epochs}",
             hint="start the job once with the sink as it was, so that they are published; if that is gone for good, "
@@ -387,14 +387,14 @@ def _restored_for_new(change: _IdentityChange, unpublished: Iterable[Manifest], 
     if change.kind != "sink":
         return None
     rows = _with_rows(change.name, unpublished)
-    return _free_of(change.name, rows, known.whole) if rows else None
+    return free_of(change.name, rows, known.whole) if rows else None
 
 
 def _check_before(sink: str, after: int, manifests: Iterable[Manifest], whole: Whole) -> None:
     """Raise `IdentityChanged` if rows from before the replacement were never published: neither endpoint gets them."""
     rows = [each for each in manifests if each.epoch <= after and sink in each.outputs and each.outputs[sink].files]
     if rows:
-        epochs, back = ", ".join(str(each.epoch) for each in rows), _free_of(sink, rows, whole)
+        epochs, back = ", ".join(str(each.epoch) for each in rows), free_of(sink, rows, whole)
         raise IdentityChanged(
             f"sink '{sink}' took the place of another one after epoch {after}, and neither is known to have the rows of committed "
             f"epochs: {epochs}",
@@ -403,7 +403,7 @@ def _check_before(sink: str, after: int, manifests: Iterable[Manifest], whole: W
         )
 
 
-def _free_of(sink: str, rows: Sequence[Manifest], whole: Whole) -> int:
+def free_of(sink: str, rows: Sequence[Manifest], whole: Whole) -> int:
     """Return the newest restorable epoch before these that defers nothing for the sink; 0 if there is none."""
     oldest = min(each.epoch for each in rows)
     # Deferred rows of the epoch would have to be published to the new endpoint, too.

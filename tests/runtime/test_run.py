@@ -101,6 +101,16 @@ def test_a_job_continues_without_a_source_once_its_removal_is_confirmed(bench):
     assert ended(Run.start(plan, "latest", False, [])) is None
 
 
+def test_a_removed_sink_with_unpublished_epochs_that_is_gone_for_good_has_a_way_on(bench):
+    """A restore of an epoch before them drops the epochs that only the removed sink lacks."""
+    bench.decide(1, outputs={"out": StagedOutput(sink="out")})
+    bench.decide(2, outputs={name: StagedOutput(sink=name) for name in ("out", "old")})
+    with pytest.raises(GraphInvalid, match="no longer has: old") as refused:
+        bench.run(STOPPED)
+    assert "job.start(restore=1) produces the rows again" in refused.value.hint
+    assert ended(bench.run(STOPPED, restore=1)) is None
+
+
 def test_a_source_that_the_job_has_cannot_be_dropped(bench):
     plan = replace(bench.plan(), confirmed=Confirmed(dropped_sources=frozenset({"in"})))
     with pytest.raises(ConfigInvalid, match="names 'in', which the job has"):
