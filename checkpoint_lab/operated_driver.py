@@ -354,7 +354,9 @@ class OperatedDriver:
             lost = RowsLost(
                 f"{self.topic} begins at {oldest}, the job has read it up to {at.number}", hint="keep rows longer"
             )
-            self.ending = End(Outcome.FAILED, with_confirmation(lost, [SOURCE], self.start.restore))
+            self.ending = End(
+                Outcome.FAILED, with_confirmation(lost, [SOURCE], self.start.restore, self.start.confirmed)
+            )
         # the commit of the initial epoch may have failed
         if self.ending is None:
             self.tell(QueryStarting(behind=True))

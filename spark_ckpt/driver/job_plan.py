@@ -247,9 +247,12 @@ class JobPlan:
         known = {node.name for node in self.sources}
         lost = sorted(set(base.cursors) - known - self.confirmed.dropped_sources)
         if lost:
+            dropped = self.confirmed.dropped_sources | set(lost)
             instead = (
-                f"keep the source's name; or continue without it: job.start(accept_dropped_source={lost[0]!r}) "
-                f"(--conf spark.ckpt.accept.dropped.source={lost[0]}): the state keeps what the job has read from it"
+                "keep the source's name; or continue without it: "
+                f"{replace(self.confirmed, dropped_sources=dropped).call()} "
+                f"(--conf spark.ckpt.accept.dropped.source={','.join(sorted(dropped))}): the state keeps what the job has read "
+                "from it"
             )
             raise GraphInvalid(
                 f"epoch {base.epoch} has cursors of sources that the job {_lacks(base)}: {', '.join(lost)}",
@@ -317,9 +320,11 @@ class JobPlan:
         if operator is None and name in self.confirmed.dropped_operators:
             return
         if operator is None:
+            dropped = self.confirmed.dropped_operators | {name}
             instead = (
                 f"give the operator its name back (name='{name}'); {self._renaming(snapshot, base)}or continue without its state: "
-                f"job.start(accept_dropped_operator='{name}') (--conf spark.ckpt.accept.dropped.operator={name})"
+                f"{replace(self.confirmed, dropped_operators=dropped).call()} "
+                f"(--conf spark.ckpt.accept.dropped.operator={','.join(sorted(dropped))})"
             )
             there = {each.name for each in self.operators}
             raise GraphInvalid(

@@ -67,6 +67,26 @@ class Confirmed:
     dropped_sources: frozenset[str] = frozenset()
     lost_rows: frozenset[str] = frozenset()
 
+    def call(self, restore: RestoreTarget = LATEST) -> str:
+        """Return the start with these confirmations.
+
+        Advice that leaves out what the refused start has confirmed is refused for that again, and without `restore`
+        it starts from another epoch.
+        """
+        given = [] if restore == LATEST else [f"restore={restore!r}"]
+        for argument, names in (
+            ("accept_new_sink", self.new_sinks),
+            ("accept_new_source", self.new_sources),
+            ("accept_moved", self.moved),
+            ("accept_dropped_operator", self.dropped_operators),
+            ("accept_dropped_source", self.dropped_sources),
+            ("accept_lost_rows", self.lost_rows),
+        ):
+            if names:
+                shown: object = next(iter(names)) if len(names) == 1 else sorted(names)
+                given.append(f"{argument}={shown!r}")
+        return f"job.start({', '.join(given)})"
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -256,14 +276,16 @@ def past_losses(
     return replace(standing, skipped=skipped, unneeded=(*standing.unneeded, *needless))
 
 
-def with_confirmation(error: RowsLost, sources: Sequence[str], restore: RestoreTarget) -> RowsLost:
-    """Return the error with the call that continues without the lost rows of these sources."""
-    # Repeats `restore=`, so that following the advice does not start from another epoch.
-    first = "" if restore == LATEST else f"restore={restore!r}, "
-    names = sources[0] if len(sources) == 1 else [*sources]
+def with_confirmation(
+    error: RowsLost, sources: Sequence[str], restore: RestoreTarget, confirmed: Confirmed
+) -> RowsLost:
+    """Return the error with the call that continues without the lost rows of these sources.
+
+    `restore`, `confirmed`: those of the start that is refused.
+    """
+    call = replace(confirmed, lost_rows=confirmed.lost_rows | set(sources)).call(restore)
     hint = (
-        f"{error.hint}; or continue without the rows: job.start({first}accept_lost_rows={names!r}) "
-        f"(--conf spark.ckpt.accept.lost.rows={','.join(sources)})"
+        f"{error.hint}; or continue without the rows: {call} (--conf spark.ckpt.accept.lost.rows={','.join(sources)})"
     )
     return RowsLost(error.what, hint=hint, **{**error.context, "source": ", ".join(sources)})
 

@@ -20,6 +20,7 @@ from spark_ckpt.cli.store_check import store_findings
 from spark_ckpt.connector import Cursor, Sink
 from spark_ckpt.driver.job_plan import JobPlan
 from spark_ckpt.driver.query.inputs import InputRetention, check_inputs, first_position, with_next_step, with_source
+from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.epochs.records import FORMAT, Manifest
 from spark_ckpt.epochs.retention import Retention, RetentionReport, kept_epochs
 from spark_ckpt.errors import (
@@ -200,7 +201,10 @@ class Own:
         source.remember_in(self.store.location.child("sources", "totals"))
         node = SimpleNamespace(name="totals", source=source)
         self.source = source
-        self.plan = cast("JobPlan", SimpleNamespace(sources=[node], store=self.store, job="reader", spark=NO_SPARK))
+        self.plan = cast(
+            "JobPlan",
+            SimpleNamespace(sources=[node], store=self.store, job="reader", spark=NO_SPARK, confirmed=Confirmed()),
+        )
 
     def commit(self) -> Manifest:
         """An epoch that has read everything."""
@@ -285,7 +289,7 @@ def test_the_call_that_continues_behind_lost_rows_names_every_source_that_has_lo
     # A start that confirms one of them is refused for the other: the call of that error must not lead back.
     sources = {"clicks": Shortened(5), "orders": Shortened(7), "users": Shortened(0)}
     nodes = [SimpleNamespace(name=name, source=source) for name, source in sources.items()]
-    plan = cast("JobPlan", SimpleNamespace(sources=nodes, spark=NO_SPARK))
+    plan = cast("JobPlan", SimpleNamespace(sources=nodes, spark=NO_SPARK, confirmed=Confirmed()))
     base = Manifest(
         job="reader", epoch=1, incarnation=1, attempt="a", created_ms=1, cursors={name: {"n": 3} for name in sources}
     )

@@ -96,6 +96,10 @@ def test_a_job_continues_without_a_source_once_its_removal_is_confirmed(bench):
     with pytest.raises(GraphInvalid) as refused:
         bench.run(STOPPED)
     assert "job.start(accept_dropped_source='old')" in refused.value.hint
+    operator = replace(bench.plan(), confirmed=Confirmed(dropped_operators=frozenset({"sums"})))
+    with pytest.raises(GraphInvalid) as refused:
+        Run.start(operator, "latest", False, [])
+    assert "job.start(accept_dropped_operator='sums', accept_dropped_source='old')" in refused.value.hint
     bench.endings = [STOPPED]
     plan = replace(bench.plan(), confirmed=Confirmed(dropped_sources=frozenset({"old"})))
     assert ended(Run.start(plan, "latest", False, [])) is None

@@ -332,9 +332,16 @@ def test_a_confirmed_loss_of_a_source_that_the_job_does_not_have_is_refused():
 
 @pytest.mark.parametrize(("restore", "call"), [("latest", "("), (5, "(restore=5, "), ("v1", "(restore='v1', ")])
 def test_the_confirmation_of_a_loss_repeats_the_requested_epoch(restore, call):
-    error = with_confirmation(RowsLost("gone", hint="keep more", table="t"), ["in"], restore)
+    error = with_confirmation(RowsLost("gone", hint="keep more", table="t"), ["in"], restore, Confirmed())
     assert f"job.start{call}accept_lost_rows='in')" in error.hint
     assert error.context == {"table": "t", "source": "in"}
+
+
+def test_the_call_of_an_advice_repeats_what_the_refused_start_has_confirmed():
+    confirmed = named(dropped_sources=["old"], lost_rows=["in"], new_sinks=["out"])
+    hint = with_confirmation(RowsLost("gone", hint="keep more"), ["also"], 5, confirmed).hint
+    call = "job.start(restore=5, accept_new_sink='out', accept_dropped_source='old', accept_lost_rows=['also', 'in'])"
+    assert call in hint
 
 
 # -- recorded endpoints ----------------------------------------------------------------------------------------------------

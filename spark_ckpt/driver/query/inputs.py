@@ -75,7 +75,7 @@ def with_source(error: RowsLost, plan: JobPlan, base: Manifest, restore: Restore
     # The error may come from a task of Spark, which knows no name of a source: the loss itself tells it. All of them, also
     # those that this start has confirmed: a call that names one source is refused for the next one.
     found = [name for name, past_lost in _skipping(plan).items() if _has_lost(base.cursors.get(name), past_lost)]
-    return with_confirmation(error, found, restore) if found else error
+    return with_confirmation(error, found, restore, plan.confirmed) if found else error
 
 
 def _has_lost(cursor: Cursor | None, past_lost: PastLost) -> bool:
