@@ -8,7 +8,7 @@ from dataclasses import replace
 from spark_ckpt.coordination.stage_process import Between
 from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid
-from spark_ckpt.plan.graph import sources_of
+from spark_ckpt.plan.graph import SourceNode, sources_of
 from spark_ckpt.plan.stages import StageGraph, loop_of
 from spark_ckpt.program_edges.sink import EdgeSink
 from spark_ckpt.program_edges.source import EdgeSource
@@ -61,13 +61,7 @@ def confirmed_in(stage: str, graphs: Mapping[str, StageGraph], confirmed: Confir
     A name that no stage has stays: each start refuses it.
     """
     sinks = {name: {each.name for each in graph.bindings} for name, graph in graphs.items()}
-    sources = {
-        name: {
-            each.name
-            for each in sources_of(*(sink.node for sink in graph.bindings), *(edge.node for edge in graph.edges))
-        }
-        for name, graph in graphs.items()
-    }
+    sources = {name: {each.name for each in _sources_of(graph)} for name, graph in graphs.items()}
     # An edge between two stages is a sink of one and a source of the other.
     other_sinks = set[str]().union(*sinks.values()) - sinks[stage]
     other_sources = set[str]().union(*sources.values()) - sources[stage]
@@ -78,6 +72,10 @@ def confirmed_in(stage: str, graphs: Mapping[str, StageGraph], confirmed: Confir
         lost_rows=confirmed.lost_rows - other_sources,
         moved=confirmed.moved - ((other_sinks | other_sources) - sinks[stage] - sources[stage]),
     )
+
+
+def _sources_of(graph: StageGraph) -> Sequence[SourceNode]:
+    return sources_of(*(binding.node for binding in graph.bindings), *(edge.node for edge in graph.edges))
 
 
 def opened_stages(
@@ -104,8 +102,7 @@ def opened_stages(
 def join_stages(graph: StageGraph, stores: Mapping[str, Store], indexed: bool) -> None:
     """Set the senders of a stage's inputs. `indexed`: the stages run with `protocol="index"`."""
     own = stores[graph.name].location
-    nodes = [*(binding.node for binding in graph.bindings), *(edge.node for edge in graph.edges)]
-    for node in sources_of(*nodes):
+    for node in _sources_of(graph):
         if node.name not in graph.senders or not isinstance(node.source, EdgeSource):
             continue
         sender = stores[graph.senders[node.name]]

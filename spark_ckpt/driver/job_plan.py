@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_ckpt.connector import CostlyCommits, Cursor, MayNeverEnd, SendsEarly, StagePlan
+from spark_ckpt.connector import CostlyCommits, Cursor, KnowsColumns, MayNeverEnd, SendsEarly, StagePlan
 from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, Limits, OperatorShape, SinkPlace
 from spark_ckpt.coordination.manifests import SPARK_OPERATORS
 from spark_ckpt.coordination.stage_process import Between
@@ -299,7 +300,8 @@ class JobPlan:
         self.check_base(chosen.base, chosen.unpublished)
         standing = identities.reconciled(log, log_state, chosen.base, chosen.unpublished, self.found, self.confirmed)
         for node in self.sources:
-            if node.name not in chosen.base.cursors:
+            # Any other source was asked for its start when the job asked for its columns.
+            if isinstance(node.source, KnowsColumns) and node.name not in chosen.base.cursors:
                 # Before an incarnation begins: the start of a source that no epoch has read may be out of range.
                 node.source.start(self.spark)
         standing = skip_lost(self, chosen.base, standing)
@@ -341,7 +343,9 @@ class JobPlan:
         for each in self.operators:
             same = each.key_ddl == snapshot.key_schema and each.state_ddl == snapshot.state_schema
             if same and each.name not in base.operators:
-                command = f"spark-ckpt bootstrap {self.store.location.uri} {each.name} --of {snapshot.operator}"
+                command = (
+                    f"spark-ckpt bootstrap {shlex.quote(self.store.location.uri)} {each.name} --of {snapshot.operator}"
+                )
                 return f"if '{each.name}' is its new name, first give it the state: {command}; "
         return ""
 

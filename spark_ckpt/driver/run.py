@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import shlex
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -247,7 +248,7 @@ class Run:
         if name in log.state().savepoints:
             raise ConfigInvalid(
                 f"there is a savepoint '{name}' already",
-                hint=f"choose another name, or: spark-ckpt savepoint drop {self._plan.store.location.uri} {name}",
+                hint=f"choose another name, or: spark-ckpt savepoint drop {shlex.quote(self._plan.store.location.uri)} {name}",
             )
         # The log decides, not an answer of the incarnation: it may die between the commit and the answer.
         asked: SparkIncarnation | None = None

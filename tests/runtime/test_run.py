@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from incarnation_kit import JOB, WAIT_S, FakeSource, an_operator, eventually
+from incarnation_kit import JOB, SCHEMA, WAIT_S, FakeSource, an_operator, eventually
 from run_kit import STOPPED, Bench, FakeIncarnation, ended, failed
 
 from spark_ckpt.coordination.messages import Outcome
@@ -80,6 +80,7 @@ def refuse_its_start(source, spark):
 
 def test_a_new_source_whose_start_is_gone_is_refused_before_an_incarnation(bench, monkeypatch):
     monkeypatch.setattr(FakeSource, "start", refuse_its_start)
+    monkeypatch.setattr(FakeSource, "columns", lambda source, spark: SCHEMA, raising=False)
     with pytest.raises(StartOutOfRange):
         bench.run(STOPPED)
     assert bench.store.log.state().incarnation == 0
@@ -88,6 +89,7 @@ def test_a_new_source_whose_start_is_gone_is_refused_before_an_incarnation(bench
 def test_a_source_with_an_epoch_needs_its_start_no_more(bench, monkeypatch):
     bench.decide(1, cursors={"in": {"n": 5}})
     monkeypatch.setattr(FakeSource, "start", refuse_its_start)
+    monkeypatch.setattr(FakeSource, "columns", lambda source, spark: SCHEMA, raising=False)
     assert ended(bench.run(STOPPED)) is None
 
 
