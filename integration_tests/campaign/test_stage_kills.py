@@ -140,7 +140,7 @@ def test_the_matrix_has_every_protocol_graph_point_and_stage() -> None:
     assert not [cell for cell in found if (cell.protocol, cell.graph) == ("aligned", "loop")]
 
 
-@pytest.mark.long  # in the gate: a pipeline of stages in test_stages_of_a_program.py, loops in tests/simulator
+@pytest.mark.long  # in the gate: integration_tests/edges/test_stages_of_a_program.py, loops in tests/simulator
 @pytest.mark.spark
 def test_a_loop_over_stages_passes_each_row_twice(tmp_path: Path) -> None:
     for spark in connected_session():

@@ -35,7 +35,7 @@ def ids(place: Place) -> Counter[int]:
     return Counter(row["id"] for row in place.output())
 
 
-@pytest.mark.long  # in the gate: delta/test_delta_spark.py restarts at every cut
+@pytest.mark.long  # in the gate: tests/delta/test_delta_source.py
 def test_a_delta_table_is_read_once_across_incarnations_and_again_from_an_older_epoch(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -622,7 +622,7 @@ def test_a_constraint_that_deltalake_refuses_is_kept_by_the_spark_engine(spark: 
     assert rows_of(spark, table) == [("a", 1)]
 
 
-@pytest.mark.parametrize("keys", [[], ["key"]])
+@pytest.mark.parametrize("keys", [[], pytest.param(["key"], marks=pytest.mark.long)])
 def test_a_table_that_gives_values_itself_gets_rows_without_these_columns(
     spark: SparkSession, tmp_path: Path, keys: list[str]
 ) -> None:
@@ -662,6 +662,7 @@ def test_the_spark_engine_checks_columns_before_the_job_starts(spark: SparkSessi
         DeltaSink(str(table), engine="spark", keys=["nokey"]).check(spark, ROWS)
 
 
+@pytest.mark.long  # in the gate: tests/delta/test_delta_source.py
 def test_deletion_vectors_of_delta_spark_are_refused_not_read_as_live_rows(spark: SparkSession, tmp_path: Path) -> None:
     table = tmp_path / "table"
     spark.sql(

@@ -77,7 +77,7 @@ def wanted(spark: SparkSession, folder: Path, program: Callable[[DataFrame], Dat
 @pytest.mark.parametrize(
     ("program", "mode", "sink"),
     [
-        # in the gate: merges of delta/test_delta_spark.py
+        # in the gate: merges of test_delta_spark.py
         (minutes, "update", {"keys": ["k", "window"]}),
         (sums, "complete", {}),
     ],

@@ -93,7 +93,7 @@ def test_a_large_order_is_written_typed_and_an_invalid_one_to_its_own_topic(
     assert described(cluster, "typed-orders")[0] == (3, 0), "Kafka's own tools see how far the job is"
 
 
-@pytest.mark.long  # in the gate: integration_tests/survival/test_event_and_processing_time.py
+@pytest.mark.long  # in the gate: timeouts in integration_tests/runtime/test_jobs.py
 def test_a_hot_device_and_a_silent_one_are_reported_once(
     run: Callable[..., None], cluster: Cluster, tmp_path: Path
 ) -> None:

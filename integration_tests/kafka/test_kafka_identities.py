@@ -274,7 +274,8 @@ def test_the_identity_of_a_topic_costs_one_answer_of_the_broker(world: World) ->
     assert min(took_s) < 5
 
 
-@pytest.mark.parametrize("lanes", [pytest.param(1, marks=pytest.mark.long), 2])
+@pytest.mark.long  # in the gate: tests/simulator/test_spark_operated.py
+@pytest.mark.parametrize("lanes", [1, 2])
 def test_the_error_of_a_sink_topic_re_created_under_a_job_names_the_next_start(world: World, lanes: int) -> None:
     world.put(b"a")
     run = world.job(lanes=lanes, interval="every batch").start()

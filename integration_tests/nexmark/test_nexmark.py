@@ -105,7 +105,7 @@ def test_a_query_without_state_has_the_plain_answer(query: int, way: str, house:
     ("query", "way"),
     [(3, "spark_ckpt_vectorised"), *((query, "") for query in (3, 4, 5, 7, 8, 11, 18, 19, 20))],
 )
-@pytest.mark.long  # in the gate: tests/benchmarks/test_nexmark_answers.py, and a failure in test_restarts.py
+@pytest.mark.long  # in the gate: tests/benchmarks/test_nexmark_answers.py, and integration_tests/runtime/test_restarts.py
 def test_a_query_that_crashed_between_two_batches_has_the_plain_answer(
     query: int, way: str, house: House, tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ from spark_ckpt.store.spark_state import Known, Moment, SparkStates
 pytestmark = pytest.mark.spark
 KINDS = [
     ("HDFS-backed", "append", 4, 348),
-    # in the gate: RocksDB in test_state_of_sparks_operators.py; then the same with more programs, and the other mode
+    # RocksDB in the gate: integration_tests/runtime/test_state_of_sparks_operators.py; also more programs, the other mode
     pytest.param("HDFS-backed", "append", 6, 348, marks=pytest.mark.long),
     pytest.param("RocksDB, changelog", "append", 4, 21, marks=pytest.mark.long),
     pytest.param("HDFS-backed", "update", 6, 231, marks=pytest.mark.long),

@@ -19,9 +19,8 @@ from spark_ckpt.cli.app import exit_code
 
 SHORT = (
     ("markers", "pipeline"),
-    # in the gate: tests/simulator/test_executed_world.py
-    pytest.param("index-based", "pair", marks=pytest.mark.long),
-    pytest.param("synchronous-logging", "pipeline", marks=pytest.mark.long),
+    ("index-based", "pair"),
+    ("synchronous-logging", "pipeline"),
 )
 LONG = [(name, graph) for name in MENU for graph in ("pipeline", "diamond", "cycle") if graph in sim.graphs_of(name)]
 
@@ -35,6 +34,7 @@ def run(spark: SparkSession, folder: Path, scenario: sim.Scenario) -> sim.Schedu
 
 
 @pytest.mark.spark
+@pytest.mark.long  # in the gate: the command below has a crash, too; tests/simulator/test_executed_world.py
 @pytest.mark.parametrize(("protocol", "graph"), SHORT)
 def test_the_rows_survive_a_crash_on_spark(spark: SparkSession, tmp_path: Path, protocol: str, graph: str) -> None:
     crashes = (sim.Crash("k", 18),)
@@ -69,7 +69,7 @@ def test_every_protocol_survives_a_crash_on_spark(
     assert (outcome.trace, str(outcome.error)) == (in_memory(scenario).trace, str(in_memory(scenario).error))
 
 
-# in the gate: test_the_counter_example_is_condemned in tests/simulator/test_executed_world.py
+# in the gate: tests/simulator/test_executed_world.py
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.parametrize("variant", wall_clock.PROTOCOL.options["variant"].words)

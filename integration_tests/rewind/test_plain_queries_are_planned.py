@@ -20,7 +20,7 @@ from spark_rewind.planning import RewindRequest, plan_rewind
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.long,
-]  # in the gate: tests/rewind, test_a_lake_is_rewound.py, test_the_tutorial.py
+]  # in the gate: tests/rewind, test_an_outbox_is_rewound.py
 
 PAGE = Path(__file__).parents[2] / "docs" / "rewind.md"
 

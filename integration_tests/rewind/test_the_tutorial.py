@@ -18,7 +18,7 @@ def spark() -> Iterator[SparkSession]:
     yield from connected_session(CONF)
 
 
-@pytest.mark.long  # in the gate: the plan of a page in test_plain_queries_are_planned.py
+@pytest.mark.long  # in the gate: tests/rewind, test_an_outbox_is_rewound.py
 def test_the_page_has_the_output_of_its_programs_and_commands(spark):
     """Write it again with `python -m integration_tests.rewind.tutorial`, and check the changes."""
     assert printed_page(spark) == PAGE.read_text()

@@ -65,9 +65,9 @@ def ours(bench: Bench, shapes: list[str]) -> ckpt.Run:
     return drain(job)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.parametrize(  # in the gate: the other shapes in tests/runtime/test_first_rows.py
     "shapes",
-    [["ids", "within_the_watermark"], pytest.param(["ids_and_times", "whole_rows"], marks=pytest.mark.long)],
+    [["within_the_watermark"], pytest.param(["ids", "ids_and_times", "whole_rows"], marks=pytest.mark.long)],
     ids=", ".join,
 )
 def test_after_a_watermark_rows_and_state_are_sparks(bench: Bench, shapes: list[str]) -> None:

@@ -104,12 +104,10 @@ def windows_kept(bench: Bench) -> int:
     return len(ckpt.read_state(str(bench.folder / "store"), "aggregate"))
 
 
+@pytest.mark.long  # in the gate: tests/runtime/test_windowed_aggregates.py, and closed windows below
 @pytest.mark.parametrize(
     "windows",
-    [
-        lambda: F.window("at", WINDOW),
-        pytest.param(lambda: F.window("at", "20 seconds", WINDOW), marks=pytest.mark.long),
-    ],
+    [lambda: F.window("at", WINDOW), lambda: F.window("at", "20 seconds", WINDOW)],
     ids=["tumbling", "sliding"],
 )
 def test_every_batch_emits_the_rows_of_sparks_update_mode(bench: Bench, without_idle_batches: None, windows) -> None:

@@ -30,7 +30,7 @@ GOOD, BAD = '{"k": "a", "v": 1}', '{"k": "a", "v": "no number"}'
 # -- records that cannot be parsed ------------------------------------------------------------------------------------
 
 
-@pytest.mark.long  # in the gate: a broken record of a registry, integration_tests/kafka/test_registry.py; test_users_errors.py
+@pytest.mark.long  # in the gate: integration_tests/kafka/test_registry.py, integration_tests/runtime/test_users_errors.py
 @pytest.mark.kafka
 def test_a_bad_record_ends_the_run_and_is_named(place: Place, broker: Broker) -> None:
     """Without a retry: the next incarnation would read the same record."""

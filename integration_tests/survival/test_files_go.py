@@ -30,7 +30,7 @@ def there(place: Place) -> list[str]:
     return sorted(path.name for path in (place.folder / "in").iterdir())
 
 
-@pytest.mark.long  # in the gate: tests/files/test_files_planning.py and test_files_cleaning.py
+@pytest.mark.long  # in the gate: tests/files/test_files_planning.py and tests/files/test_files_cleaning.py
 def test_files_removed_by_hand_stop_neither_a_running_job_nor_a_restart(place: Place) -> None:
     batches = [records(n * 50) for n in range(4)]
     place.write(0, batches[0])

@@ -33,6 +33,38 @@ def is_long(mark: ast.expr) -> bool:
     return ast.unparse(mark) == "pytest.mark.long"
 
 
+def wrong_stand_ins(path: Path) -> list[str]:
+    """Tests that are named after "in the gate:" and do not run there. A name without a folder is in the module or its folder."""
+    text, found = path.read_text(), []
+    for said in re.findall(r"# .*?in the gate: (.*)", text):
+        for name in re.findall(r"[\w/]*\btest_\w+(?:\.py)?", said):
+            if not name.endswith(".py"):
+                found += [name] if name not in gate_tests(text) else []
+                continue
+            file = ROOT / name if "/" in name else path.with_name(name)
+            found += [name] if not file.is_file() or not in_the_gate(file) else []
+    return found
+
+
+def in_the_gate(file: Path) -> bool:
+    text = file.read_text()
+    return bool(gate_tests(text)) or re.search(r"^class Test\w+\(.*Conformance", text, re.MULTILINE) is not None
+
+
+def test_the_tests_that_stand_in_for_a_long_one_run_in_the_gate() -> None:
+    modules = sorted(path for folder in ("tests", "integration_tests") for path in (ROOT / folder).rglob("test_*.py"))
+    found = {str(path.relative_to(ROOT)): wrong for path in modules if (wrong := wrong_stand_ins(path))}
+    assert found == {}
+
+
+def test_a_stand_in_that_is_long_itself_or_gone_is_found(tmp_path: Path) -> None:
+    module, other = tmp_path / "test_it.py", tmp_path / "test_other.py"
+    other.write_text("@pytest.mark.long\ndef test_b(): ...\n")
+    named = "in the gate: test_other.py, test_gone.py, test_a, test_c"
+    module.write_text(f"@pytest.mark.long  # {named}\ndef test_a(): ...\ndef test_c(): ...\n")
+    assert wrong_stand_ins(module) == ["test_other.py", "test_gone.py", "test_a"]
+
+
 def test_every_promise_has_tests_in_the_gate() -> None:
     promises = promised_files()
     assert len(promises) == 18
