@@ -391,9 +391,10 @@ class OutboxRun:
 
     def _commit(self, manifest: Manifest) -> None:
         hit(Failpoint.EPOCH_COMMITTING)
-        self._background.drop()  # the manifest carries them
         began_s = time.monotonic()
         self._patiently(lambda: self._store.log.commit_epoch(manifest))
+        # The manifest carries them. Only now: after a commit that failed, the end of the run records them.
+        self._background.drop()
         hit(Failpoint.EPOCH_COMMITTED)
         self._events.committed(manifest, _ms_since(began_s))
 
