@@ -107,9 +107,7 @@ class EdgeLog:
     @_repeat_if_deleted
     def beginning(self) -> Position:
         """Return the position before the oldest rows that the sender keeps on its current branch."""
-        oldest = list(self.store.log.state().lineage())[-1:]
-        # After the newest epoch whose rows are gone: an older position would be one that lacks rows.
-        return Position(epoch=self._rows_before(oldest[0].epoch)) if oldest else Position()
+        return self._beginning(self.store.log.state())
 
     @_repeat_if_deleted
     def require(self, position: Position) -> None:
@@ -140,8 +138,9 @@ class EdgeLog:
     @_repeat_if_deleted
     def past_lost(self, position: Position) -> Position:
         """Return the oldest position whose rows are all kept, if rows after `position` are gone; else `position`."""
-        gone = standing(self.store.log.state(), position, self._rows_before) is Standing.GONE
-        return self.beginning() if gone else position
+        log_state = self.store.log.state()
+        gone = standing(log_state, position, self._rows_before) is Standing.GONE
+        return self._beginning(log_state) if gone else position
 
     @_repeat_if_deleted
     def is_current(self, position: Position) -> bool:
@@ -177,7 +176,7 @@ class EdgeLog:
     @_repeat_if_deleted
     def between(self, start: Position, end: Position) -> list[EdgeFile]:
         """Return the files between two positions, in order. Raises as `require`."""
-        self.require(end)
+        self._state_at(end)
         # Not by stamps: a batch that runs again gets the same files, wherever the index is by then.
         return [file for _, file in takewhile(lambda each: _key(each[0]) <= _key(end), self._unread(start))]
 
@@ -216,6 +215,11 @@ class EdgeLog:
             for number, file in list(enumerate(files, 1))[begun:]:
                 here = Position(epoch=brief.epoch, attempt=brief.attempt, files=number, of=len(files))
                 yield here, EdgeFile(brief.epoch, file)
+
+    def _beginning(self, log_state: LogState) -> Position:
+        oldest = list(log_state.lineage())[-1:]
+        # After the newest epoch whose rows are gone: an older position would be one that lacks rows.
+        return Position(epoch=self._rows_before(oldest[0].epoch)) if oldest else Position()
 
     def _after(self, epoch: int) -> Position:
         brief = self.store.log.state().by_id.get(epoch)
