@@ -438,7 +438,7 @@ def _undo_drafted(applied: RewindRecord, settings: ApplySettings) -> tuple[Rewin
     raised = applied.model_copy(update={"outboxes": outboxes}).raised
     # The rewind changed the numbers of these applications. Commits that name them conflict with a writer that has just begun.
     tables = [
-        TableWish(_unwritten(each), each.newest, [*each.transactions], raised=raised(each.path))
+        TableWish(_unwritten(each), each.newest, [*each.transactions], raised=raised(each.path), undoes=True)
         for each in applied.tables
     ]
     wishes = [_undo_wish(each) for each in applied.queries]

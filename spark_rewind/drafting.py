@@ -45,7 +45,7 @@ class TableWish:
     """A table with the version whose content it is to have again.
 
     `writers`: applications that write it. `kept_in`: folders of pinned points with files that the table may have lost.
-    `raised`: see `Stamp`.
+    `raised`: see `Stamp`. `undoes`: its newest version is that of a rewind, which is undone.
     """
 
     table: Table
@@ -53,6 +53,7 @@ class TableWish:
     writers: Sequence[str]
     kept_in: Sequence[str] = ()
     raised: Mapping[str, int] = field(default_factory=dict)
+    undoes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def table_draft(wish: TableWish, queries: Sequence[QueryWish], stamp: Stamp) -> 
     then, now = contents_at(root, shift.base, table.newest)
     lines = [commit_lines(root, number) for number in range(shift.base + 1, shift.line + 1)]
     replayed = [parsed(each, shift.base + 1 + part) for part, each in enumerate(lines)]
-    if (why := refusal(now, then, replayed)) is not None:
+    if (why := refusal(now, then, replayed, undoes=wish.undoes)) is not None:
         hint = "restore this table and restart its readers from the beginning, or plan with a later target; nothing was changed"
         raise RewindUnsupported(f"table {root} cannot be rolled back: {why}", hint=hint)
     at_line = after_replay(then, replayed)

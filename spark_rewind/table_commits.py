@@ -54,8 +54,11 @@ class Stamp:
     raised: Mapping[str, int] = field(default_factory=dict)
 
 
-def refusal(now: Content, then: Content, replayed: Sequence[Sequence[Action]]) -> str | None:
-    """Return the reason why these commits would be wrong for a table, None if they are right."""
+def refusal(now: Content, then: Content, replayed: Sequence[Sequence[Action]], *, undoes: bool = False) -> str | None:
+    """Return the reason why these commits would be wrong for a table, None if they are right.
+
+    `undoes`: the newest version is that of a rewind, which the commits undo.
+    """
     named = {*(now.protocol.get("writerFeatures") or ()), *(now.protocol.get("readerFeatures") or ())}
     if strange := sorted(named - KNOWN_FEATURES):
         return f"it has the feature {strange[0]}"
@@ -63,7 +66,9 @@ def refusal(now: Content, then: Content, replayed: Sequence[Sequence[Action]]) -
     managed = next((name for name in configuration if name.startswith("delta.coordinatedCommits.")), None)
     if managed:
         return f"its commits go through a catalog ({managed})"
-    if _is_set(configuration, "delta.appendOnly"):
+    # The operator unset it for the rewind, whose commit brought it back. Unsetting it again would be a change of the
+    # table, after which no undo is possible.
+    if _is_set(configuration, "delta.appendOnly") and not undoes:
         return "nothing may be removed from it (delta.appendOnly): unset that for the time"
     # Its newest value is in the schema, which goes back with the metadata: values would be given twice.
     if "delta.identity." in str(now.metadata.get("schemaString")):

@@ -16,7 +16,7 @@ from integration_tests.campaign.rewinds import settings_for
 from integration_tests.rewind.small_lake import checkpoints, history
 from integration_tests.rewind.small_spark import SmallTable
 from spark_ckpt.errors import RewindOutOfReach
-from spark_rewind.applying import apply
+from spark_rewind.applying import apply, undo
 from spark_rewind.checkpoint import read_checkpoint
 from spark_rewind.drafting import QueryWish, TableWish, stamp_of, table_draft
 from spark_rewind.shifts import Shift
@@ -255,3 +255,25 @@ def test_files_of_a_clones_source_are_not_missing(tmp_path):
     plan = planned(checkpoints(lake), f"ingest@{good}", [lake.root])
     [change] = [each for each in apply(plan, settings_for(plan)).tables if each.path == str(bronze.root)]
     assert (change.line, change.put_back) == (line, {})
+
+
+def test_a_rewind_for_which_append_only_was_unset_can_be_undone(tmp_path):
+    """The rewind brings the property back with the metadata of its time."""
+    lake, good = history(tmp_path / "lake", 3)
+    bronze = lake.tables["bronze"]
+    first, then = (bronze.log / f"{number:020d}.json" for number in (0, read_table(bronze.root).newest + 1))
+    [metadata] = [
+        each["metaData"] for line in first.read_text().splitlines() if "metaData" in (each := json.loads(line))
+    ]
+    unset = {"metaData": metadata, "commitInfo": {"timestamp": 1, "operation": "SET TBLPROPERTIES"}}
+    then.write_text("".join(json.dumps({name: each}) + "\n" for name, each in unset.items()))
+    set_then = {**metadata, "configuration": {"delta.appendOnly": "true"}}
+    first.write_text(first.read_text().replace(json.dumps(metadata), json.dumps(set_then)))
+    wanted = DeltaTable(str(bronze.root)).to_pyarrow_table().sort_by("id")
+    plan = planned(checkpoints(lake), f"ingest@{good}", [lake.root])
+    apply(plan, settings_for(plan))
+    assert DeltaTable(str(bronze.root)).metadata().configuration == {"delta.appendOnly": "true"}
+    undo(plan, settings_for(plan))
+    table = DeltaTable(str(bronze.root))
+    assert table.metadata().configuration == {}
+    assert table.to_pyarrow_table().sort_by("id") == wanted
