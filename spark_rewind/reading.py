@@ -14,7 +14,11 @@ from spark_ckpt.spark_internals.query_logs import UnknownFormat, Unreadable
 TEXT_BYTES_MAX = 256_000_000
 """Upper bound of a log file in bytes: single files have some kilobytes, compacted ones some megabytes."""
 
-HINT_DAMAGED = "restore the file from a backup, or leave this query out; nothing was changed"
+# The same for `rewind`, which reads several queries, and for `adopt`, which has none to leave out.
+HINT_DAMAGED = (
+    "restore the file from a backup; without one, leave this query out of the plan, or start the job in an empty store in place "
+    "of an adoption; nothing was changed"
+)
 HINT_NEWER = "use a version of spark-ckpt that knows this format; Spark 3.5 to 4.2 can be read"
 
 
