@@ -44,9 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def command(table: str, context: SinkContext, engine: Engine, epoch: Epoch) -> str:
+def command(table: str, options: Mapping[str, str], context: SinkContext, engine: Engine, epoch: Epoch) -> str:
     """Return the command that declares `epoch`, as an operator types it."""
     names = ["--table", table, "--store-id", context.store_id, "--sink", context.sink, "--engine", engine]
+    # By a file, since options hold secrets. Without the file the command says how to write it.
+    names += ["--options-file", "STORAGE_OPTIONS.json"] if options else []
     return shlex.join(["python", "-m", "spark_ckpt_delta.repair", *names, "set", str(epoch)])
 
 

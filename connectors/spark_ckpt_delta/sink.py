@@ -219,7 +219,7 @@ class DeltaSink(SelectsRows):
 
     def declaring(self, context: SinkContext, epoch: Epoch) -> str:
         """Return the command that sets the table's marker to `epoch`."""
-        return command(self._table, context, self._engine, epoch)
+        return command(self._table, self._storage_options, context, self._engine, epoch)
 
     def identity(self, spark: SparkSession) -> Mapping[str, str]:
         """Return the endpoint: path and table id. The id is empty while there is no table."""

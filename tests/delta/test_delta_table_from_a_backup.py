@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,7 @@ from spark_ckpt_delta.repair import main as repair
 
 from checkpoint_protocols.ids import Epoch
 from spark_ckpt.connector import EpochOutput
-from spark_ckpt.errors import PublishConflict
+from spark_ckpt.errors import ConfigInvalid, PublishConflict
 
 
 def opened(table: Path, incarnation: int = 1) -> DeltalakePublisher:
@@ -87,6 +89,20 @@ def test_the_command_of_the_refusal_declares_the_tables_epoch(
     marker = sink.newest_published(context())
     assert marker is not None
     assert (marker.epoch, marker.is_of("any")) == (3, True)
+
+
+def test_the_command_of_a_table_with_storage_options_asks_for_them(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sink = DeltaSink(str(table), storage_options={"timeout": "30s"})
+    command = shlex.split(sink.declaring(context(), Epoch(3)))[3:]
+
+    assert repair(command) == ConfigInvalid.exit_code
+    assert "next: write one JSON object" in capsys.readouterr().err
+    Path("STORAGE_OPTIONS.json").write_text(json.dumps({"timeout": "30s"}))
+    assert repair(command) == 0
+    assert capsys.readouterr().out == f"{table}: epoch 3\n"
 
 
 def test_a_declared_epoch_lets_the_job_continue_without_the_lost_rows(table: Path) -> None:
