@@ -31,16 +31,19 @@ class StatefulSource:
 
 
 class Log:
-    """Epochs with their cursors; `unpublished`: those that the sink does not have."""
+    """Epochs with their cursors; `unpublished`: those that the sink does not have. `newest`: newest incarnation."""
 
-    def __init__(self, cursors, unpublished=(), latest=None):
-        self._cursors, self._unpublished = cursors, unpublished
+    own_incarnation = 1
+
+    def __init__(self, cursors, unpublished=(), latest=None, newest=1):
+        self._cursors, self._unpublished, self._newest = cursors, unpublished, newest
         self._latest = max(cursors, default=0) if latest is None else latest
 
     def state(self):
         briefs = [SimpleNamespace(epoch=epoch) for epoch in self._cursors]
         return SimpleNamespace(
             epochs=briefs,
+            incarnation=self._newest,
             sinks=["out"],
             unsettled=lambda sink: list(self._unpublished),
             latest=self._latest,
@@ -97,6 +100,14 @@ def test_input_of_an_unpublished_oldest_epoch_is_not_released():
 
     InputRetention(plan(source, Log({3: at(30), 4: at(40)}, unpublished=(4,)))).follow(FORGOT)
     assert source.released == [[30, 40]]
+
+
+def test_a_replaced_driver_releases_nothing():
+    """The newer one may have restored the beginning, before the oldest kept epoch."""
+    source = StatefulSource()
+    InputRetention(plan(source, Log({3: at(30), 4: at(40)}, newest=2))).follow(FORGOT)
+
+    assert source.released == []
 
 
 def test_no_input_is_released_while_a_kept_epoch_is_older_than_the_source():

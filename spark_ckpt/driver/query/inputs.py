@@ -198,6 +198,9 @@ class InputRetention:
     def _release(self) -> None:
         log = self._plan.store.log
         log_state = log.state()
+        # A newer driver may have restored the beginning: then it reads again what every kept epoch has read.
+        if log_state.incarnation != log.own_incarnation:
+            return
         kept = sorted(brief.epoch for brief in log_state.epochs)
         if not kept or any(kept[0] in log_state.unsettled(sink) for sink in log_state.sinks):
             return  # the rows of the oldest epoch are not published yet
