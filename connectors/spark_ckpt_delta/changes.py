@@ -343,8 +343,9 @@ class History:
     def _check_metadata(self, metadata: Mapping[str, Any], version: int, table_id: str) -> None:
         if metadata["id"] != table_id:
             raise another_table(self._table, version)
-        check_mapping(self._table, metadata.get("configuration") or {})
-        fields = {field["name"]: field["type"] for field in json.loads(metadata["schemaString"])["fields"]}
+        schema = json.loads(metadata["schemaString"])
+        check_mapping(self._table, metadata.get("configuration") or {}, schema)
+        fields = {field["name"]: field["type"] for field in schema["fields"]}
         # Before the job's start the table may have had fewer columns: they are null in its files. A column that is
         # added later does not matter: a running job reads the columns of its start.
         same = _has_grown_to if version <= self._seen else operator.eq
@@ -383,14 +384,25 @@ def check_readable(table: str, features: Sequence[str], version: int) -> None:
         )
 
 
-def check_mapping(table: str, configuration: Mapping[str, str | None]) -> None:
-    """Refuse column mapping: the files' columns have other names than the table's. Raises `SourceInvalid`."""
+def check_mapping(table: str, configuration: Mapping[str, str | None], schema: Mapping[str, Any]) -> None:
+    """Refuse columns that have other names in the files than in the table. Raises `SourceInvalid`. `schema`: as JSON."""
     mode = configuration.get("delta.columnMapping.mode") or "none"
-    if mode != "none":
+    # A table that got column mapping later keeps the names of its columns in its files, until one is renamed or added.
+    if mode != "none" and (names := ", ".join(_named_otherwise(schema))):
         raise SourceInvalid(
-            f"{table} uses column mapping ({mode}), which this source does not read",
+            f"{table} uses column mapping ({mode}), and its files have other names for {names}, which this source does not read",
             hint=f"read a copy of the table without delta.columnMapping.mode{_IN_A_NEW_STORE}",
         )
+
+
+def _named_otherwise(kind: Any) -> Iterator[str]:
+    if isinstance(kind, Mapping):
+        for field in kind.get("fields", ()):
+            if field["metadata"].get("delta.columnMapping.physicalName", field["name"]) != field["name"]:
+                yield field["name"]
+            yield from _named_otherwise(field["type"])
+        for part in ("elementType", "keyType", "valueType"):
+            yield from _named_otherwise(kind.get(part))
 
 
 def check_file(table: str, file: TableFile) -> None:

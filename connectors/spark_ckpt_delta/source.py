@@ -125,8 +125,8 @@ class DeltaSource:
     A timestamp without a zone in a partition column is local to the session's time zone, as in Spark. deltalake writes
     such values in UTC: read them in a session with the zone UTC. CHAR(n) columns are padded with spaces, as in Spark.
 
-    The source raises an error for tables with column mapping, for files with deletion vectors, and for other features that
-    change the meaning of a file. The error names the feature.
+    The source raises an error for columns that column mapping gave other names in the files, for files with deletion vectors,
+    and for other features that change the meaning of a file. The error names the feature.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class DeltaSource:
         """Raise `SourceInvalid` for a missing or unreadable table."""
         opened = self._open()
         check_readable(self._settings.table, opened.protocol().reader_features or (), opened.version())
-        check_mapping(self._settings.table, opened.metadata().configuration)
+        check_mapping(self._settings.table, opened.metadata().configuration, json.loads(opened.schema().to_json()))
 
     def columns(self, spark: SparkSession) -> StructType:
         """Return the columns that the table has now."""

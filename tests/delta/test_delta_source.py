@@ -510,6 +510,36 @@ def test_an_unknown_reader_feature_stops_the_source(table: Path, protocol: dict[
     assert "new store" in refused.value.hint
 
 
+def mapped(table: Path, files_name: str) -> None:
+    """Give the table column mapping, with a name of its column in the files."""
+    opened = DeltaTable(str(table))
+    schema = json.loads(opened.schema().to_json())
+    schema["fields"][0]["metadata"] = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": files_name}
+    metadata = {"format": {"provider": "parquet", "options": {}}, "partitionColumns": []}
+    metadata |= {"id": str(opened.metadata().id), "schemaString": json.dumps(schema)}
+    tamper(table, {"metaData": metadata | {"configuration": {"delta.columnMapping.mode": "name"}}})
+
+
+def test_a_table_that_gets_column_mapping_is_read_on_until_a_column_is_renamed(table: Path) -> None:
+    append(table, [[0]])
+    at: Any = dict(start(table, start=0))
+    plan = reader(table, at)
+    mapped(table, "id")
+    pq.write_table(pa.table({"id": pa.array([1], pa.int64())}), table / "later.parquet")
+    size = (table / "later.parquet").stat().st_size
+    add = {"path": "later.parquet", "size": size, "partitionValues": {}, "modificationTime": 10**12, "dataChange": True}
+    tamper(table, {"add": add})
+
+    end = plan.latestOffset(at, ReadMaxFiles(10))
+    assert rows_between(plan, at, end) == [{"id": 0}, {"id": 1}]
+    DeltaSource(str(table)).check(NO_SPARK)
+    assert read_on(table, start(table), 10)[0] == [0, 1]
+    mapped(table, "col-1f3c")
+    for refuses in (lambda: plan.latestOffset(end, ReadMaxFiles(1)), lambda: DeltaSource(str(table)).check(NO_SPARK)):
+        with pytest.raises(SourceInvalid, match=r"column mapping \(name\), and its files have other names for id"):
+            refuses()
+
+
 def test_a_file_with_a_deletion_vector_is_refused(table: Path) -> None:
     cursor = start(table, start="latest")
     plan = reader(table, cursor)
