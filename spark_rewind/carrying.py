@@ -63,7 +63,8 @@ def _draft(record: RewindRecord, change: TableChange, table: Table, queries: Seq
     stamp = stamp_of(table, record.identity, record.made_at_ms, _ENGINE)
     # The folders of the points: each source is a folder and the file's path below the table.
     kept_in = sorted({source.removesuffix(f"/{path}") for path, source in change.put_back.items()})
-    wish = TableWish(table, change.line, [*change.transactions], kept_in, record.raised(change.path))
+    undoes = record.kind == "undo"
+    wish = TableWish(table, change.line, [*change.transactions], kept_in, record.raised(change.path), undoes)
     draft = table_draft(wish, queries, stamp)
     # Files that were put back already are not missing now, but VACUUM may still take them: no commit names them.
     update: dict[str, object] = {"put_back": {**change.put_back, **draft.change.put_back}}
