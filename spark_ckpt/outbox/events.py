@@ -1,6 +1,6 @@
 """Events of an outbox for metrics, lineage and listeners of the program.
 
-Metrics and lineage are loaded only if the program asks for them. A listener that fails or waits holds up no batch.
+Metrics and lineage are loaded only if the program asks for them. A listener that fails ends no batch.
 """
 
 from __future__ import annotations
