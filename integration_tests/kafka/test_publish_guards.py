@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 from kafka_kit import Cluster, wait_for
-from spark_ckpt_kafka.control import KafkaControl
 from spark_ckpt_kafka.library import kafka_errors
 from spark_ckpt_kafka.marker import TopicMarker
 from spark_ckpt_kafka.options import Connection, Tuning
@@ -96,7 +95,7 @@ def test_a_transaction_that_timed_out_does_not_count_as_committed(cluster: Clust
 
     assert failed.value.fenced
     assert cluster.read() == []
-    assert KafkaControl(Connection(cluster.broker.servers)).marker(f"guard-{cluster.topic}", cluster.topic) is None
+    assert cluster.control.marker(f"guard-{cluster.topic}", cluster.topic) is None
 
 
 @pytest.mark.parametrize("error", [kafka_errors.KafkaConnectionError, kafka_errors.NotCoordinatorError])
