@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from spark_ckpt.delta_files import LOG
 from spark_ckpt.errors import (
     CheckpointForeign,
     RewindNotPermitted,
+    RewindOutOfReach,
     RewindQueryRuns,
     RewindStale,
     RewindUnderWay,
@@ -441,14 +443,28 @@ def _undo_drafted(applied: RewindRecord, settings: ApplySettings) -> tuple[Rewin
         TableWish(_unwritten(each), each.newest, [*each.transactions], raised=raised(each.path), undoes=True)
         for each in applied.tables
     ]
-    wishes = [_undo_wish(each) for each in applied.queries]
     endings = (f".undoing-{applied.id}", f".rewound-{applied.id}")
-    record, drafts = _record("undo", applied.id, wishes, tables, endings, settings)
+    with _of_an_undo():
+        wishes = [_undo_wish(each) for each in applied.queries]
+        record, drafts = _record("undo", applied.id, wishes, tables, endings, settings)
     folders = [brought_back(each, Labels(endings[0], endings[1], "")) for each in applied.folders]
     update = {"target": f"before --to {applied.target}", "folders": folders, "outboxes": outboxes}
     record = record.model_copy(update=update)
     _refuse_taken_names(record)
     return record, drafts
+
+
+@contextmanager
+def _of_an_undo() -> Iterator[None]:
+    """Correct the advice of errors that a plan raises, too: an undo has no other target, and no other checkpoint."""
+    try:
+        yield
+    except (CheckpointForeign, RewindOutOfReach, RewindUnsupported) as error:
+        error.hint = (
+            "keep the rewind; or bring back what is missing from a backup, and run the same command again; nothing was "
+            "changed"
+        )
+        raise
 
 
 def _outbox_undo(change: OutboxChange, applied: RewindRecord, now_ms: int) -> OutboxChange:

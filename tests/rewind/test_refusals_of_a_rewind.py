@@ -352,13 +352,14 @@ def test_a_plan_of_a_newer_format(story, tmp_path):
 # -- undo ----------------------------------------------------------------------------------------------------------------
 
 
-def undone(story: Story, change: Callable[[], object], kind: type[CkptError], message: str) -> None:
+def undone(story: Story, change: Callable[[], object], kind: type[CkptError], message: str) -> CkptError:
     apply(story.plan, settings_for(story.plan))
     change()
     before = story.content()
-    with pytest.raises(kind, match=message):
+    with pytest.raises(kind, match=message) as raised:
         undo(story.plan, settings_for(story.plan))
     assert story.content() == before
+    return raised.value
 
 
 def test_an_undo_after_a_query_has_run(story):
@@ -373,6 +374,24 @@ def test_an_undo_after_a_query_has_run(story):
 
 def test_an_undo_after_a_table_was_written(story):
     undone(story, lambda: story.lake.tables["gold"].append([[1]]), RewindStale, "gold was written since the rewind")
+
+
+@pytest.mark.parametrize("lost", ["checkpoint", "data file"])
+def test_an_undo_that_lacks_what_it_brings_back_does_not_advise_another_plan(story, lost):
+    """The operator has deleted the kept checkpoint, or VACUUM the files of the undone versions."""
+
+    def lose() -> None:
+        if lost == "checkpoint":
+            shutil.rmtree(next(story.table("checkpoints").glob("*.before-rewind-*")))
+            return
+        [plan] = [each for each in story.plan.tables if each.path.endswith("bronze")]
+        bronze = story.lake.tables["bronze"]
+        for name in {*bronze.files(plan.newest)} - {*bronze.files(plan.version)}:
+            (bronze.root / name).unlink()
+
+    kind, message = (CheckpointForeign, "is no folder") if lost == "checkpoint" else (RewindOutOfReach, "is missing")
+    error = undone(story, lose, kind, message)
+    assert error.hint.startswith("keep the rewind; or bring back what is missing")
 
 
 def test_an_undo_of_a_plan_that_was_not_applied(story):
