@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from spark_ckpt.errors import LogDamaged
 
@@ -20,6 +20,22 @@ Action = Mapping[str, Any]
 
 # Checkpoints of version 2 have a UUID in their names, those of several parts two numbers (PROTOCOL.md, "Checkpoints").
 _FILE = re.compile(r"(\d{20})\.(json|checkpoint(?:\.[0-9a-zA-Z-]+|\.\d{10}\.\d{10})?\.(?:parquet|json))")
+
+
+REWIND = "spark_rewind"
+"""Key in `userMetadata`, a JSON object, with the identity of the rewind that made a version."""
+
+
+class Rewound(NamedTuple):
+    """The rewind that made a version.
+
+    `part`: 0 for the version that rolls the table back, else the number of an earlier version that was written again after
+    it. `parts`: how many were.
+    """
+
+    identity: str
+    part: int
+    parts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +57,18 @@ class TableCommit:
     def operation(self) -> str:
         """Name of the operation, as the writer recorded it."""
         return str((self.body("commitInfo") or {}).get("operation", "an unknown operation"))
+
+    @property
+    def rewound(self) -> Rewound | None:
+        """The rewind that made this version; None for another writer."""
+        try:
+            said = json.loads(str((self.body("commitInfo") or {}).get("userMetadata")))
+        except ValueError:
+            return None
+        if not isinstance(said, dict) or REWIND not in said:
+            return None
+        part, parts = said.get("part"), said.get("parts", 0)
+        return Rewound(str(said[REWIND]), part, parts) if isinstance(part, int) and isinstance(parts, int) else None
 
     @property
     def transactions(self) -> tuple[tuple[str, int], ...]:

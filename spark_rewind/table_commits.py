@@ -12,10 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_ckpt.delta_files import Action
+from spark_ckpt.delta_files import REWIND, Action
 from spark_rewind.shifts import Shift
 from spark_rewind.table_content import Content, FileKey, domain_of
-from spark_rewind.tables import REWIND
 
 KNOWN_FEATURES = frozenset(
     ("appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns", "columnMapping", "deletionVectors",
@@ -139,7 +138,10 @@ def _own(line: str, raised: Mapping[str, int]) -> bool:
 
 
 def _info(shift: Shift, part: int, now: Content, stamp: Stamp) -> Action:
-    marked = json.dumps({REWIND: stamp.identity, "part": part}, separators=(",", ":"))
+    # By these a source of a job knows the versions that are written again, which it has read before.
+    marked = json.dumps(
+        {REWIND: stamp.identity, "part": part, "parts": shift.last - shift.first}, separators=(",", ":")
+    )
     info: dict[str, Any] = {}
     if _is_set(_configuration(now), _TIMESTAMPS):
         # strictly above the newest commit's timestamp, as the protocol requires

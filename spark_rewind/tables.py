@@ -7,7 +7,6 @@ which files.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,12 +29,6 @@ from spark_rewind.reading import changed_ms, entries, names, text_of, typed_erro
 
 _HINT = "restore the table's log from a backup, or leave the table out of the plan; nothing was changed"
 _SEARCHED_DEEP = 4
-
-REWIND = "spark_rewind"
-"""Key in `userMetadata`, a JSON object, with the rewind that made a version.
-
-Its `part` is 0 for the version that rolls the table back.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,19 +186,10 @@ def _version(path: Path, commit: TableCommit) -> Version:
             _bounded(commit.transactions),
             tuple(unquote(str(each["path"])) for each in commit.bodies("add")),
             tuple(unquote(str(each["path"])) for each in commit.bodies("remove")),
-            _restores(info),
+            commit.rewound is not None and commit.rewound.part == 0,
         )
     except (KeyError, TypeError, ValueError, FileNotFoundError) as error:
         raise LogDamaged(f"{path} has an action that lacks a field", hint=_HINT) from error
-
-
-def _restores(info: Mapping[str, Any]) -> bool:
-    """Return true if a rewind made this version to roll the table back."""
-    try:
-        said = json.loads(str(info.get("userMetadata")))
-    except ValueError:
-        return False
-    return isinstance(said, dict) and REWIND in said and said.get("part") == 0
 
 
 def _since_restored(

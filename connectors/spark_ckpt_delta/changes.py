@@ -105,6 +105,7 @@ class History:
         self._columns = columns
         self._seen = seen
         self._cache: dict[tuple[bool, int], list[TableFile]] = {}
+        self._behind: dict[int, int] = {}  # by version of a rewind: the version after those that it wrote again
         self._opened: pafs.FileSystem | None = None
         self._newest_read: AppendedFiles | None = None
 
@@ -224,10 +225,15 @@ class History:
                 last = index + 1 == len(files)
                 # Spark compares offsets as text, so that a place has one spelling: of the next version at the end.
                 yield files[index], position.following() if last else replace(position, index=index + 1)
+            following = self._following(position)
             # An empty version, or an adopted offset after the last file of one.
             if position.index >= len(files):
-                yield None, position.following()
-            position = position.following()
+                yield None, following
+            position = following
+
+    def _following(self, position: Position) -> Position:
+        after = position.following()
+        return after if position.snapshot else replace(after, version=self._behind.get(position.version, after.version))
 
     def _files(self, position: Position) -> list[TableFile] | None:
         key = (position.snapshot, position.version)
@@ -266,8 +272,30 @@ class History:
         self._check(commit, position.table)
         self._require_same_history(commit)
         if commit.changes_rows and self._on_change == "skip":
+            self._pass_rewind(commit)
             return []
         return commit.added
+
+    def _pass_rewind(self, commit: AppendedFiles) -> None:
+        """Note the versions that a rewind of plain queries wrote again after `commit`, which rolls the table back.
+
+        A reader of the rewind continues in them; every other one has read them before. Raises `SourceSilent` while some
+        are still to come.
+        """
+        made = commit.commit.rewound
+        if made is None or made.part:
+            return
+        for part in range(1, made.parts + 1):
+            again = self._commit(commit.version + part)
+            if again is None:
+                raise SourceSilent(
+                    f"{self._table}: a rewind has written version {commit.version}, and not yet version {commit.version + part}",
+                    hint="if its command has died, run it again: `spark-ckpt rewind apply` or `undo` with its plan",
+                )
+            # Another writer came in between: the rewind rolls the table back once more, after that one.
+            if again.commit.rewound != made._replace(part=part):
+                return
+            self._behind[commit.version] = again.version + 1
 
     def _commit(self, version: int) -> AppendedFiles | None:
         try:

@@ -115,7 +115,8 @@ class DeltaSource:
     - `start`: "earliest" reads the table's current rows, then the appended ones. "latest" reads only rows appended from now
       on. A version number reads the rows of this version and of later ones.
     - `on_change`: the reaction to a version that deletes or updates rows. "fail" stops the job. "skip" ignores the whole
-      version, also rows that it adds. Compaction (`dataChange` false) has no effect.
+      version, also rows that it adds, and the versions that `spark-ckpt rewind` commits once more after one that rolls the
+      table back. Compaction (`dataChange` false) has no effect.
     - `maxFilesPerTrigger` and `maxBytesPerTrigger`: limits of a micro-batch. The source may split a large version over
       several micro-batches.
 

@@ -10,12 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from rewind_kit import WrittenQuery, planned
+from spark_ckpt_delta.changes import Bounds, History, Position
 from spark_ckpt_delta.log import filesystem, read_commit
 
 from integration_tests.campaign.rewinds import settings_for
 from integration_tests.rewind.small_lake import checkpoints, history
 from integration_tests.rewind.small_spark import SmallTable
-from spark_ckpt.errors import RewindOutOfReach
+from spark_ckpt.errors import RewindOutOfReach, SourceSilent
 from spark_rewind.applying import apply, undo
 from spark_rewind.checkpoint import read_checkpoint
 from spark_rewind.drafting import QueryWish, TableWish, stamp_of, table_draft
@@ -193,6 +194,62 @@ def test_another_reader_finds_the_rows_and_the_number_of_the_version(rewritten, 
     table = DeltaTable(str(rewritten.root))
     assert sorted(table.to_pyarrow_table().column("id").to_pylist()) == expected
     assert table.transaction_version("app") == version
+
+
+@pytest.fixture
+def replayed(tmp_path: Path) -> SmallTable:
+    """Five versions with a file each. A rewind for a reader of versions 0 and 1 wrote 5, and versions 2 and 3 again."""
+    table = SmallTable(tmp_path / "t")
+    for number in range(5):
+        table.append([[number]], ("app", number))
+    written = WrittenQuery(tmp_path / "q")
+    place = {"reservoirId": table.id, "reservoirVersion": 2, "index": -1, "isStartingVersion": False}
+    written.batch({"sourceVersion": 1} | place)
+    query, read = read_checkpoint(written.folder, "q"), read_table(table.root)
+    wish = QueryWish(query, query, 0, goes=False)
+    draft = table_draft(TableWish(read, 3, []), [wish], stamp_of(read, "x", 1_000, "test"))
+    assert (draft.change.first, draft.change.last) == (5, 7)
+    for number, text in enumerate(draft.texts, draft.change.first):
+        (table.log / f"{number:020d}.json").write_text(text)
+    return table
+
+
+def read_by_a_job(table: SmallTable, version: int, size: int) -> list[int]:
+    """Read on from the beginning of a version, in batches of `size` files, each after a restart."""
+    found: list[int] = []
+    at, newest = Position(table.id, version), table.newest()
+    while at.version <= newest:
+        history = History(str(table.root), {}, "skip", [], newest)
+        history.require(at, newest)
+        end, files = history.take(at, Bounds(files=size))
+        assert History(str(table.root), {}, "skip", [], newest).between(at, end) == files
+        found += table.rows([file.path for file in files])
+        at = end
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 2, 10])
+def test_a_job_that_skips_a_rewind_reads_no_version_a_second_time(replayed, size):
+    replayed.append([[5]])
+    assert read_by_a_job(replayed, 0, size) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("size", [1, 10])
+def test_a_job_that_adopted_a_reader_of_a_rewind_reads_the_versions_that_follow_again(replayed, size):
+    assert read_by_a_job(replayed, 6, size) == [2, 3]
+
+
+def test_a_job_waits_for_the_versions_that_a_rewind_has_yet_to_write(replayed):
+    (replayed.log / f"{7:020d}.json").unlink()
+    with pytest.raises(SourceSilent, match="has written version 5, and not yet version 7"):
+        read_by_a_job(replayed, 0, 10)
+
+
+def test_a_job_reads_what_another_writer_added_amid_a_rewind(replayed):
+    """The rewind then rolls the table back once more."""
+    (replayed.log / f"{7:020d}.json").unlink()
+    replayed.append([[6]])
+    assert read_by_a_job(replayed, 0, 10) == [0, 1, 2, 3, 4, 6]
 
 
 @pytest.mark.parametrize("version", [3, 4])
