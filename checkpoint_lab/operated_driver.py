@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -475,16 +476,15 @@ class OperatedDriver:
         self.log.release(self.point.incarnation)
 
 
-def merged(start: Start, restore: RestoreTarget, named: Mapping[str, str]) -> Start:
+def merged(start: Start, restore: RestoreTarget, named: Mapping[str, AbstractSet[str]]) -> Start:
     """Return the start with the step that an error's advice adds. `named`: names by kind of confirmation."""
     confirmed = start.confirmed
-    sink, source, lost = ({named[kind]} if kind in named else set() for kind in ("new_sink", "new_source", "lost_rows"))
     return Start(
         restore,
         replace(
             confirmed,
-            new_sinks=confirmed.new_sinks | sink,
-            new_sources=confirmed.new_sources | source,
-            lost_rows=confirmed.lost_rows | lost,
+            new_sinks=confirmed.new_sinks | named.get("new_sink", frozenset()),
+            new_sources=confirmed.new_sources | named.get("new_source", frozenset()),
+            lost_rows=confirmed.lost_rows | named.get("lost_rows", frozenset()),
         ),
     )

@@ -63,7 +63,7 @@ _WAY = re.compile(r"job\.start\(([^)]*)\)")
 _RESTORE = re.compile(r"restore=(\d+)")
 _ACCEPTED = re.compile(r"accept-loss STORE --epoch (\d+) --incarnation (\d+)")
 _DECLARED = re.compile(r"declare (\w+) (\d+)")
-_CONFIRMED = re.compile(r"accept_(new_sink|new_source|lost_rows)='(\w+)'")
+_CONFIRMED = re.compile(r"accept_(new_sink|new_source|lost_rows)=(\[.*?\]|'\w+')")
 
 
 class NamedTarget(NamedTuple):
@@ -147,7 +147,7 @@ class OperatedWorld(World):
         hint = self.error.hint
         if "bring the file back" in hint:
             ways.append(("repair",))
-        if "correct the" in hint or "as it was, so that" in hint:
+        if "correct the" in hint or "so that they are published" in hint:
             ways.append(("correct",))
         if "bring back what the sink had" in hint:
             ways.append(("bring back",))
@@ -290,7 +290,7 @@ class OperatedWorld(World):
         self.obeyed += 1
         ensure(self.obeyed <= OBEYED_MAX, "O10", f"the operator goes round in circles: {self.error}")
         restore = _RESTORE.search(way)
-        names = dict(_CONFIRMED.findall(way))
+        names = {kind: frozenset(re.findall(r"\w+", given)) for kind, given in _CONFIRMED.findall(way)}
         to = int(restore[1]) if restore else LATEST
         older = self.start.chosen and self.start.restore != self.store.log().state().latest
         self.asked = self.start.restore if older and names and not restore else None

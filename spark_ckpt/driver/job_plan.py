@@ -251,9 +251,8 @@ class JobPlan:
             dropped = self.confirmed.dropped_sources | set(lost)
             instead = (
                 "keep the source's name; or continue without it: "
-                f"{replace(self.confirmed, dropped_sources=dropped).call()} "
-                f"(--conf spark.ckpt.accept.dropped.source={','.join(sorted(dropped))}): the state keeps what the job has read "
-                "from it"
+                f"{replace(self.confirmed, dropped_sources=dropped).call(self._target(base))}: the state keeps what the job has "
+                "read from it"
             )
             raise GraphInvalid(
                 f"epoch {base.epoch} has cursors of sources that the job {_lacks(base)}: {', '.join(lost)}",
@@ -261,22 +260,26 @@ class JobPlan:
             )
         # Deferred rows (`publish_every`) are part of the epoch, so their sink cannot go although no epoch of it is unpublished.
         due = unpublished_rows(base, unpublished or {})
-        gone = sorted(due.keys() - {binding.name for binding in self.bindings})
-        if gone:
+        if gone := sorted(due.keys() - {binding.name for binding in self.bindings}):
+            back = self._epoch_before({name: due[name] for name in gone})
             raise GraphInvalid(
                 f"committed epochs are still to be published to sinks that the job no longer has: {', '.join(gone)}",
                 hint="run the job once more with the sinks (availableNow=True), stop it, then drop them; if that is gone for good, "
-                f"job.start(restore={self._epoch_before(gone[0], due[gone[0]])}) produces the rows again, for the other sinks",
+                f"{self.confirmed.call(back)} produces the rows again, for the other sinks",
             )
         for name, snapshot in base.operators.items():
             self._check_snapshot(name, snapshot, base)
         check_spark_state(self, base)
         check_in_flight({each.edge.name: ddl(each.edge.schema) for each in self.edges}, base)
 
-    def _epoch_before(self, sink: str, rows: Sequence[Manifest]) -> int:
-        """Return the newest restorable epoch before `rows` that defers nothing for the sink."""
-        log, newest = self.store.log, max(each.epoch for each in rows)
-        return free_of(sink, rows, lambda: whole_manifests(log.state(), newest, log.manifest, log.verify))
+    def _epoch_before(self, rows: Mapping[str, Sequence[Manifest]]) -> int:
+        """Return the newest restorable epoch before `rows` that defers nothing for their sinks."""
+        log, newest = self.store.log, max(each.epoch for of in rows.values() for each in of)
+        return free_of(rows, lambda: whole_manifests(log.state(), newest, log.manifest, log.verify))
+
+    def _target(self, base: Manifest) -> RestoreTarget:
+        """Return the target of a start from `base`. Advice without it leads to a start from another epoch."""
+        return LATEST if base.epoch == self.store.log.state().latest else base.epoch
 
     def _check_dropped(self) -> None:
         for kind, dropped, there in (
@@ -325,8 +328,7 @@ class JobPlan:
             dropped = self.confirmed.dropped_operators | {name}
             instead = (
                 f"give the operator its name back (name='{name}'); {self._renaming(snapshot, base)}or continue without its state: "
-                f"{replace(self.confirmed, dropped_operators=dropped).call()} "
-                f"(--conf spark.ckpt.accept.dropped.operator={','.join(sorted(dropped))})"
+                f"{replace(self.confirmed, dropped_operators=dropped).call(self._target(base))}"
             )
             there = {each.name for each in self.operators}
             raise GraphInvalid(
@@ -338,7 +340,7 @@ class JobPlan:
     def _renaming(self, snapshot: OperatorSnapshot, base: Manifest) -> str:
         """Return the advice that keeps the state of an operator under a new name; empty if no operator of the job fits."""
         # The command adds an epoch to the newest one, which a start from an older epoch would not read.
-        if base.epoch != self.store.log.state().latest:
+        if self._target(base) != LATEST:
             return ""
         for each in self.operators:
             same = each.key_ddl == snapshot.key_schema and each.state_ddl == snapshot.state_schema

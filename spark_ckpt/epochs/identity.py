@@ -18,12 +18,16 @@ from spark_ckpt.epochs.parts import described, differing
 from spark_ckpt.epochs.records import Manifest, SinkIdentity
 from spark_ckpt.epochs.restore import LATEST, Read, RestoreTarget
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, IdentityChanged, RowsLost
+from spark_ckpt.wording import one_or_many
 
 Parts = Mapping[str, str]
 """Identity of an endpoint as `connector.Identified` returns it; empty if the connector has none."""
 
 Whole = Callable[[], Iterator[Manifest]]
 """Function that yields the restorable epochs, newest first, each verified when it is requested."""
+
+Unpublished = Mapping[str, Sequence[Manifest]]
+"""Per sink the committed epochs that it has not acknowledged."""
 
 PastLost = Callable[[Cursor], Cursor]
 """Function from a cursor to the one behind lost rows: `connector.SkipsLost.past_lost`."""
@@ -68,12 +72,13 @@ class Confirmed:
     lost_rows: frozenset[str] = frozenset()
 
     def call(self, restore: RestoreTarget = LATEST) -> str:
-        """Return the start with these confirmations.
+        """Return the start with these confirmations, and the conf keys that confirm the same.
 
         Advice that leaves out what the refused start has confirmed is refused for that again, and without `restore`
         it starts from another epoch.
         """
         given = [] if restore == LATEST else [f"restore={restore!r}"]
+        conf: list[str] = []
         for argument, names in (
             ("accept_new_sink", self.new_sinks),
             ("accept_new_source", self.new_sources),
@@ -85,7 +90,8 @@ class Confirmed:
             if names:
                 shown: object = next(iter(names)) if len(names) == 1 else sorted(names)
                 given.append(f"{argument}={shown!r}")
-        return f"job.start({', '.join(given)})"
+                conf.append(f"--conf spark.ckpt.{argument.replace('_', '.')}={','.join(sorted(names))}")
+        return f"job.start({', '.join(given)})" + (f" ({' '.join(conf)})" if conf else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,13 +208,8 @@ def newest_readable(log_state: LogState, base: Manifest, read: Read) -> Manifest
     return base
 
 
-def reconciled(
-    known: Known, found: Found, confirmed: Confirmed, unpublished: Mapping[str, Sequence[Manifest]], last: int
-) -> Standing:
-    """Return the endpoints that a start continues with.
-
-    - The fourth parameter: per sink the committed epochs that it has not acknowledged.
-    - `last`: the highest id ever committed.
+def reconciled(known: Known, found: Found, confirmed: Confirmed, unpublished: Unpublished, last: int) -> Standing:
+    """Return the endpoints that a start continues with. `last`: the highest id ever committed.
 
     Raises `IdentityChanged` for a change that is unconfirmed or impossible now. Raises `ConfigInvalid` for a
     confirmation of a name that the job does not have.
@@ -227,20 +228,23 @@ def reconciled(
         and not (change.name in confirmed.moved and change.is_of_place)
     ]
     if open_:
-        back = _restored_for_new(open_[0], unpublished.get(open_[0].name, ()), known)
         raise _refused(
-            open_, {"source": known.sources, "sink": known_sinks}, known.restore, back=back, confirmed=confirmed
+            open_,
+            {"source": known.sources, "sink": known_sinks},
+            known.restore,
+            confirmed=confirmed,
+            rows_to_publish=lambda sinks: _with_rows({each: unpublished.get(each, ()) for each in sinks}),
+            whole=known.whole,
         )
     # An endpoint that was replaced before its identity was recorded contradicts nothing: the confirmation alone tells.
     unrecorded = {name for name, parts in known_sinks.items() if name in found.sinks and not all(parts.values())}
     replaced = {*sinks, *unrecorded} & confirmed.new_sinks
-    for name in sorted(replaced):
-        # A new endpoint has no marker, so it cannot tell which of these rows the old one has.
-        check_unpublished(name, unpublished.get(name, ()), known.whole)
+    # A new endpoint has no marker, so it cannot tell which of these rows the old one has.
+    check_unpublished({name: unpublished.get(name, ()) for name in sorted(replaced)}, known.whole, confirmed)
     for name, sink in known.sinks.items():
         # An earlier replacement still counts: the endpoint must not get rows from before it.
         if name not in replaced and name in found.sinks:
-            _check_before(name, sink.after, unpublished.get(name, ()), known.whole)
+            _check_before(name, sink.after, unpublished.get(name, ()), known.whole, confirmed)
     return Standing(
         sources={
             name: _merged(_kept(known.sources, name, sources), parts) for name, parts in found.sources.items() if parts
@@ -284,9 +288,7 @@ def with_confirmation(
     `restore`, `confirmed`: those of the start that is refused.
     """
     call = replace(confirmed, lost_rows=confirmed.lost_rows | set(sources)).call(restore)
-    hint = (
-        f"{error.hint}; or continue without the rows: {call} (--conf spark.ckpt.accept.lost.rows={','.join(sources)})"
-    )
+    hint = f"{error.hint}; or continue without the rows: {call}"
     return RowsLost(error.what, hint=hint, **{**error.context, "source": ", ".join(sources)})
 
 
@@ -384,56 +386,57 @@ def _unneeded(confirmed: Confirmed, sources: Collection[str], sinks: Collection[
     return (*needless, *(f"accept_moved={name!r}" for name in sorted(confirmed.moved - {*sources, *sinks})))
 
 
-def check_unpublished(sink: str, manifests: Iterable[Manifest], whole: Whole) -> None:
-    """Raise `IdentityChanged` if the old endpoint may have rows of committed epochs: the new one could get them twice.
+def check_unpublished(unpublished: Unpublished, whole: Whole, confirmed: Confirmed) -> None:
+    """Raise `IdentityChanged` if an old endpoint may have rows of committed epochs: the new one could get them twice.
 
-    `whole`: the restorable epochs.
+    - `unpublished`: epochs that may have such rows, per sink that is replaced.
+    - `whole`: the restorable epochs. `confirmed`: by the start that is refused.
     """
-    rows = _with_rows(sink, manifests)
-    if rows:
-        epochs, back = ", ".join(str(each.epoch) for each in rows), free_of(sink, rows, whole)
+    if rows := _with_rows(unpublished):
+        back = free_of(rows, whole)
         raise IdentityChanged(
-            f"sink '{sink}' cannot be replaced yet: it is not known to have the rows of committed epochs: {epochs}",
-            hint="start the job once with the sink as it was, so that they are published; if that is gone for good, "
-            f"job.start(restore={back}, accept_new_sink={sink!r}) produces their rows again, for every sink "
+            "; ".join(
+                f"sink '{sink}' cannot be replaced yet: it is not known to have the rows of committed epochs: {_numbers(of)}"
+                for sink, of in rows.items()
+            ),
+            hint=f"start the job once with {one_or_many(len(rows), 'the sink as it was', 'the sinks as they were')}, so that they "
+            f"are published; if that is gone for good, {confirmed.call(back)} produces their rows again, for every sink "
             f"(see `spark-ckpt restore STORE {back}`)",
         )
 
 
-def _with_rows(sink: str, manifests: Iterable[Manifest]) -> list[Manifest]:
-    return [each for each in manifests for of in (each.outputs, each.held) if sink in of and of[sink].files]
+def _numbers(manifests: Iterable[Manifest]) -> str:
+    return ", ".join(str(each.epoch) for each in manifests)
 
 
-def _restored_for_new(change: _IdentityChange, unpublished: Iterable[Manifest], known: Known) -> int | None:
-    """Return the epoch to restore if a new sink cannot continue at once; None if it can, and for a source."""
-    if change.kind != "sink":
-        return None
-    rows = _with_rows(change.name, unpublished)
-    return free_of(change.name, rows, known.whole) if rows else None
+def _with_rows(unpublished: Unpublished) -> dict[str, list[Manifest]]:
+    """Return per sink the epochs that have rows for it; without the sinks that have none."""
+    rows = {
+        sink: [each for each in of if any(sink in to and to[sink].files for to in (each.outputs, each.held))]
+        for sink, of in unpublished.items()
+    }
+    return {sink: of for sink, of in rows.items() if of}
 
 
-def _check_before(sink: str, after: int, manifests: Iterable[Manifest], whole: Whole) -> None:
+def _check_before(sink: str, after: int, manifests: Iterable[Manifest], whole: Whole, confirmed: Confirmed) -> None:
     """Raise `IdentityChanged` if rows from before the replacement were never published: neither endpoint gets them."""
     rows = [each for each in manifests if each.epoch <= after and sink in each.outputs and each.outputs[sink].files]
     if rows:
-        epochs, back = ", ".join(str(each.epoch) for each in rows), free_of(sink, rows, whole)
+        back = free_of({sink: rows}, whole)
         raise IdentityChanged(
             f"sink '{sink}' took the place of another one after epoch {after}, and neither is known to have the rows of committed "
-            f"epochs: {epochs}",
-            hint=f"job.start(restore={back}) produces their rows again, for every sink "
+            f"epochs: {_numbers(rows)}",
+            hint=f"{confirmed.call(back)} produces their rows again, for every sink "
             f"(see `spark-ckpt restore STORE {back}`)",
         )
 
 
-def free_of(sink: str, rows: Sequence[Manifest], whole: Whole) -> int:
-    """Return the newest restorable epoch before these that defers nothing for the sink; 0 if there is none."""
-    oldest = min(each.epoch for each in rows)
+def free_of(rows: Unpublished, whole: Whole) -> int:
+    """Return the newest restorable epoch before all of these that defers nothing for their sinks; 0 if there is none."""
+    oldest = min(each.epoch for of in rows.values() for each in of)
     # Deferred rows of the epoch would have to be published to the new endpoint, too.
-    return next((each.epoch for each in whole() if each.epoch < oldest and not _holds(each, sink)), 0)
-
-
-def _holds(base: Manifest, sink: str) -> bool:
-    return sink in base.held and bool(base.held[sink].files)
+    free = (each.epoch for each in whole() if not any(sink in each.held and each.held[sink].files for sink in rows))
+    return next((epoch for epoch in free if epoch < oldest), 0)
 
 
 def _refused(
@@ -441,13 +444,13 @@ def _refused(
     known: Mapping[str, Mapping[str, Parts]],
     restore: int | None,
     *,
-    back: int | None = None,
     running: bool = False,
     confirmed: Confirmed = Confirmed(),
+    rows_to_publish: Callable[[Collection[str]], Unpublished] = lambda _: {},
+    whole: Whole = lambda: iter(()),
 ) -> IdentityChanged:
-    """`back`: epoch that the first change's new endpoint needs restored. `confirmed`: by the start that is refused."""
-    first = changes[0]
-    named = " and ".join(f"{each.kind} '{each.name}'" for each in changes)
+    """`confirmed`: by the start that is refused. `rows_to_publish`: epochs with unpublished rows, of given sinks."""
+    names = [f"{each.kind} '{each.name}'" for each in changes]
     context: dict[str, str] = {}
     for each in changes:
         prefix = f"{each.kind} {each.name} " if len(changes) > 1 else ""
@@ -456,39 +459,49 @@ def _refused(
     then = (
         "an epoch has rows of a new one only if it answered with the old identity" if running else "nothing was changed"
     )
-    again = (
-        f", which produces the rows after epoch {back} again, for every sink: the old one may lack some "
-        f"(see `spark-ckpt restore STORE {back}`)"
-    )
-    new = _confirmation(first, "new", restore if back is None else back) + ("" if back is None else again)
+
+    def call(moved: Collection[_IdentityChange]) -> str:
+        """Return the start that confirms every change: one that leaves out some is refused for them."""
+        every = _all_confirmed(changes, moved, confirmed)
+        rows = rows_to_publish({each.name for each in changes if each.kind == "sink" and each not in moved})
+        if not rows:
+            return every.call(LATEST if restore is None else restore)
+        back = free_of(rows, whole)
+        return (
+            f"{every.call(back)}, which produces the rows after epoch {back} again, for every sink: "
+            f"{' and '.join(rows)} may lack some (see `spark-ckpt restore STORE {back}`)"
+        )
+
+    hint = f"{_correction(changes, known)}; or confirm the new {_one(changes)} by name: {call(())}"
+    if moved := [each for each in changes if each.is_of_place]:
+        what = "it" if len(changes) == 1 else " and ".join(f"{each.kind} '{each.name}'" for each in moved)
+        hint += f"; or that {what} {_are(moved)} the same {_one(moved)}, moved: {call(moved)}"
     return IdentityChanged(
-        f"{named} {'are' if len(changes) > 1 else 'is'} not what the job's epochs were made with; {then}",
-        hint=f"{_correction(changes, known)}; or confirm the new one by name: {new}{_all_in_one_call(changes, confirmed)}"
-        + (
-            f"; or that it is the same one, moved: {_confirmation(first, 'moved', restore)}"
-            if first.is_of_place
-            else ""
-        ),
-        **context,
+        f"{' and '.join(names)} {_are(changes)} not what the job's epochs were made with; {then}", hint=hint, **context
     )
 
 
-def _all_in_one_call(changes: Sequence[_IdentityChange], confirmed: Confirmed) -> str:
-    """Return the arguments that confirm every change; empty for a single one."""
-    # A call that confirms one endpoint only is refused for the next, and the call of that error for this one again.
-    names = {
-        f"accept_new_{kind}": sorted({each.name for each in changes if each.kind == kind} | known)
-        for kind, known in (("source", confirmed.new_sources), ("sink", confirmed.new_sinks))
+def _one(changes: Sequence[_IdentityChange]) -> str:
+    return one_or_many(len(changes), "one", "ones")
+
+
+def _are(changes: Sequence[_IdentityChange]) -> str:
+    return one_or_many(len(changes), "is", "are")
+
+
+def _all_confirmed(
+    changes: Sequence[_IdentityChange], moved: Collection[_IdentityChange], confirmed: Confirmed
+) -> Confirmed:
+    """Return `confirmed` with every change, those of `moved` as moved."""
+    new = {
+        kind: {each.name for each in changes if each.kind == kind and each not in moved} for kind in ("source", "sink")
     }
-    names["accept_moved"] = sorted(confirmed.moved - {each.name for each in changes})
-    if sum(map(len, names.values())) == 1:
-        return ""
-    moved = (
-        ", and accept_moved in place of these for what was only moved"
-        if any(each.is_of_place for each in changes)
-        else ""
+    return replace(
+        confirmed,
+        new_sources=confirmed.new_sources | new["source"],
+        new_sinks=confirmed.new_sinks | new["sink"],
+        moved=confirmed.moved - {each.name for each in changes} | {each.name for each in moved},
     )
-    return "; all in one call: " + ", ".join(f"{argument}={each!r}" for argument, each in names.items() if each) + moved
 
 
 def _correction(changes: Sequence[_IdentityChange], known: Mapping[str, Mapping[str, Parts]]) -> str:
@@ -498,11 +511,3 @@ def _correction(changes: Sequence[_IdentityChange], known: Mapping[str, Mapping[
             if other != each.name and parts and not differing(parts, each.found):
                 return f"{each.kind} '{each.name}' is now what '{other}' was: give each its old name back"
     return f"correct the {changes[0].kind}" + ("s" if len(changes) > 1 else "")
-
-
-def _confirmation(change: _IdentityChange, what: str, restore: int | None) -> str:
-    target = "" if restore is None else f"restore={restore}, "
-    argument = "accept_moved" if what == "moved" else f"accept_new_{change.kind}"
-    return (
-        f"job.start({target}{argument}={change.name!r}) (--conf spark.ckpt.{argument.replace('_', '.')}={change.name})"
-    )

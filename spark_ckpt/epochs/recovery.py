@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from spark_ckpt.connector import Json
 from spark_ckpt.epochs import restore
-from spark_ckpt.epochs.identity import check_unpublished
+from spark_ckpt.epochs.identity import Confirmed, check_unpublished
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import EpochBrief, Manifest
 from spark_ckpt.epochs.ways_back import whole_manifests
@@ -98,9 +98,12 @@ def plan(
     # The very decision of a start, so that the plan cannot promise a restore that a start refuses.
     choice = restore.choose(log_state, target, read, verify)
     base = choice.base
-    for sink in sorted(new_sinks):
-        unpublished = restore.unpublished_rows(base, choice.unpublished).get(sink, [])
-        check_unpublished(sink, unpublished, lambda: whole_manifests(log_state, base.epoch, read, verify))
+    unpublished = restore.unpublished_rows(base, choice.unpublished)
+    check_unpublished(
+        {sink: unpublished.get(sink, []) for sink in sorted(new_sinks)},
+        lambda: whole_manifests(log_state, base.epoch, read, verify),
+        Confirmed(new_sinks=frozenset(new_sinks)),
+    )
     sinks = tuple(_sink(log_state, sink, base, choice.unpublished.get(sink, []), read) for sink in log_state.sinks)
     return RestorePlan(
         job=log_state.job,

@@ -107,11 +107,25 @@ def test_a_job_continues_without_a_source_once_its_removal_is_confirmed(bench):
     assert ended(Run.start(plan, "latest", False, [])) is None
 
 
+def test_the_confirmation_of_a_removal_keeps_the_epoch_that_the_start_restores(bench):
+    snapshot = OperatorSnapshot(operator="sums", key_groups=4, key_schema="k string", state_schema="total bigint")
+    bench.decide(1, cursors={"in": {"n": 5}, "old": {"n": 7}})
+    bench.decide(2, cursors={"in": {"n": 6}, "old": {"n": 7}}, operators={"sums": snapshot})
+    with pytest.raises(GraphInvalid) as source:
+        bench.run(STOPPED, restore=1)
+    assert "job.start(restore=1, accept_dropped_source='old')" in source.value.hint
+    bench.decide(3, cursors={"in": {"n": 6}})
+    with pytest.raises(GraphInvalid) as operator:
+        Run.start(replace(bench.plan(), confirmed=Confirmed(dropped_sources=frozenset({"old"}))), 2, False, [])
+    assert "job.start(restore=2, accept_dropped_operator='sums', accept_dropped_source='old')" in operator.value.hint
+
+
 def test_a_removed_sink_with_unpublished_epochs_that_is_gone_for_good_has_a_way_on(bench):
     """A restore of an epoch before them drops the epochs that only the removed sink lacks."""
     bench.decide(1, outputs={"out": StagedOutput(sink="out")})
     bench.decide(2, outputs={name: StagedOutput(sink=name) for name in ("out", "old")})
-    with pytest.raises(GraphInvalid, match="no longer has: old") as refused:
+    bench.decide(3, outputs={name: StagedOutput(sink=name) for name in ("out", "also")})
+    with pytest.raises(GraphInvalid, match="no longer has: also, old") as refused:
         bench.run(STOPPED)
     assert "job.start(restore=1) produces the rows again" in refused.value.hint
     assert ended(bench.run(STOPPED, restore=1)) is None

@@ -133,27 +133,40 @@ def test_a_confirmation_counts_only_for_its_name():
         reconciled(recorded, Found({}, {"x": B, "y": A}), named(new_sinks=["x"]), {}, 7)
 
 
+CHANGED = Found({"in": {**IN, "kind": "kafka"}}, {"x": B, "y": B, "z": A_MOVED})
+NEW = "accept_new_sink=['x', 'y', 'z'], accept_new_source='in'"
+NEW_BUT_Z = "accept_new_sink=['x', 'y'], accept_new_source='in', accept_moved='z'"
+
+
 @pytest.mark.parametrize(
     ("confirmed", "call"),
     [
-        ({}, "accept_new_source=['in'], accept_new_sink=['x', 'y', 'z'], and accept_moved in place"),
+        ({}, NEW),
+        ({}, NEW_BUT_Z),
+        ({"new_sources": ["in"], "moved": ["z"]}, NEW_BUT_Z),
+        ({"new_sinks": ["z"], "moved": ["x"]}, NEW),
+        ({"new_sinks": ["x", "y"], "dropped_operators": ["sums"]}, f"{NEW_BUT_Z}, accept_dropped_operator='sums'"),
         (
-            {"new_sources": ["in"], "moved": ["z"]},
-            "accept_new_source=['in'], accept_new_sink=['x', 'y'], accept_moved=['z']",
-        ),
-        ({"new_sinks": ["z"], "moved": ["x"]}, "accept_new_source=['in'], accept_new_sink=['x', 'y', 'z']"),
-        (
-            {"new_sinks": ["x", "y"], "moved": ["z"]},
-            "accept_new_source=['in'], accept_new_sink=['x', 'y'], accept_moved=['z']",
+            {"dropped_sources": ["old"], "lost_rows": ["in"]},
+            f"{NEW}, accept_dropped_source='old', accept_lost_rows='in'",
         ),
     ],
 )
-def test_the_advice_names_all_changes_in_one_call(confirmed, call):
-    recorded = Known({"in": IN}, {"x": SinkIdentity(parts=A), "y": SinkIdentity(parts=A), "z": SinkIdentity(parts=A)})
-    found = Found({"in": {**IN, "kind": "kafka"}}, {"x": B, "y": B, "z": A_MOVED})
+def test_the_advice_is_one_call_that_confirms_every_change(confirmed, call):
+    recorded = Known({"in": IN}, dict.fromkeys("xyz", SinkIdentity(parts=A)))
     with pytest.raises(IdentityChanged) as caught:
-        reconciled(recorded, found, named(**confirmed), {}, 7)
-    assert call in caught.value.hint
+        reconciled(recorded, CHANGED, named(**confirmed), {}, 7)
+    assert f"job.start({call}) (--conf spark.ckpt.accept.new.sink=x,y" in caught.value.hint
+
+
+def test_the_advice_for_two_new_sinks_names_an_epoch_that_is_before_the_rows_of_both():
+    unpublished = {sink: [manifest(epoch, rows=1, sink=sink)] for sink, epoch in (("x", 6), ("y", 4))}
+    sinks = dict.fromkeys("xy", SinkIdentity(parts=A))
+    recorded = Known({}, sinks, restorable(manifest(5), holding(3, "x"), manifest(2)))
+    for confirmed in ({}, {"new_sinks": ["x", "y"]}):
+        with pytest.raises(IdentityChanged) as caught:
+            reconciled(recorded, Found({}, {"x": B, "y": B}), named(**confirmed), unpublished, 7)
+        assert "job.start(restore=2, accept_new_sink=['x', 'y'])" in caught.value.hint
 
 
 def test_a_confirmation_of_a_sink_does_not_count_for_a_source_of_that_name():
