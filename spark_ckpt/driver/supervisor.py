@@ -26,7 +26,7 @@ from spark_ckpt.driver.query.failures import typed
 from spark_ckpt.driver.query.inputs import skip_lost, with_next_step, with_source
 from spark_ckpt.endpoints import identities
 from spark_ckpt.endpoints.markers import sinks_taken_back
-from spark_ckpt.epochs.identity import check_unchanged
+from spark_ckpt.epochs.identity import Confirmed, check_unchanged
 from spark_ckpt.epochs.restore import LATEST, RecoveryPoint
 from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, RowsLost, RunFailed, StoreOutage
 from spark_ckpt.events.announcer import Announcer
@@ -153,8 +153,10 @@ class Supervisor:
             if isinstance(verdict, GiveUp):
                 return _given_up(error, verdict, self._stopping.is_set())
             if ending.progressed:
-                # An epoch is behind the confirmed loss. Rows that are lost later need a confirmation of their own.
-                settled = replace(self._plan.confirmed, lost_rows=frozenset())
+                # The epoch has what was confirmed. Rows that are lost later need a confirmation of their own, and a new sink
+                # whose topic has no id yet would count as replaced once more. Only the state of Spark's operators may still
+                # be in it, if it was taken before the first batch.
+                settled = Confirmed(dropped_operators=self._plan.confirmed.dropped_operators)
                 self._plan = replace(self._plan, confirmed=settled)
             self._notify(error, verdict)
             self._wait(verdict.pause_s)

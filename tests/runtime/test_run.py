@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from incarnation_kit import JOB, SCHEMA, WAIT_S, FakeSource, an_operator, eventually
+from incarnation_kit import JOB, SCHEMA, WAIT_S, FakeSink, FakeSource, an_operator, eventually
 from run_kit import STOPPED, Bench, FakeIncarnation, ended, failed
 
 from spark_ckpt.coordination.messages import Outcome
@@ -17,7 +17,7 @@ from spark_ckpt.driver.incarnation import Ending
 from spark_ckpt.driver.query.failures import QueryFailed
 from spark_ckpt.driver.run import Run
 from spark_ckpt.epochs.identity import Confirmed, Found
-from spark_ckpt.epochs.records import OperatorSnapshot, StagedOutput
+from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, SinkIdentity, StagedFileRecord, StagedOutput
 from spark_ckpt.errors import (
     ConfigInvalid,
     DrainStopped,
@@ -37,6 +37,8 @@ from spark_ckpt.events.announcer import Announcer
 from spark_ckpt.events.listener import RunListener
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.store import Store
+
+NO_TOPIC = {"kind": "kafka", "topic id": ""}
 
 
 @pytest.fixture
@@ -145,6 +147,28 @@ def test_a_confirmed_loss_is_confirmed_until_an_epoch_is_behind_it(bench, monkey
     plan = replace(bench.plan(), confirmed=Confirmed(lost_rows=frozenset({"in"})), found=Found({"in": {}}, {}))
     assert ended(Run.start(plan, "latest", False, [])) is None
     assert [set(each.plan.confirmed.lost_rows) for each in bench.incarnations] == [{"in"}, kept]
+
+
+def test_a_new_sink_is_new_once_also_if_its_topic_has_no_id_yet(bench, monkeypatch):
+    """A restart before the first publish must not take the rows of its own epoch for those of the sink before."""
+    monkeypatch.setattr(FakeSink, "identity", lambda sink, spark: NO_TOPIC, raising=False)
+    bench.decide(1, sink_identities={"out": SinkIdentity(parts={**NO_TOPIC, "topic id": "a"})})
+    rows = StagedFileRecord(path="f", size_bytes=1, rows=1, lane=0, batch=0, task=0, part=0)
+    bench.store.staged("out").location.write_bytes("f", b"x")
+    mine = {
+        "outputs": {"out": StagedOutput(sink="out", files=(rows,), rows=1)},
+        "sink_identities": {"out": SinkIdentity(parts=NO_TOPIC, after=1)},
+    }
+
+    def fails_after_an_epoch():
+        bench.store.log.commit_epoch(
+            Manifest(job=JOB, epoch=2, incarnation=2, attempt="a2", created_ms=0, base=1, previous=1, **mine)
+        )
+        return failed(progressed=True)
+
+    bench.endings = [fails_after_an_epoch, STOPPED]
+    plan = replace(bench.plan(), confirmed=Confirmed(new_sinks=frozenset({"out"})), found=Found({}, {"out": NO_TOPIC}))
+    assert ended(Run.start(plan, "latest", False, [])) is None
 
 
 def test_failures_in_a_row_are_bounded_and_the_error_has_the_last_reason(bench):
