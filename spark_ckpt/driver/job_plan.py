@@ -325,10 +325,9 @@ class JobPlan:
         if operator is None and name in self.confirmed.dropped_operators:
             return
         if operator is None:
-            dropped = self.confirmed.dropped_operators | {name}
             instead = (
                 f"give the operator its name back (name='{name}'); {self._renaming(snapshot, base)}or continue without its state: "
-                f"{replace(self.confirmed, dropped_operators=dropped).call(self._target(base))}"
+                f"{self.without_operator(name, base)}"
             )
             there = {each.name for each in self.operators}
             raise GraphInvalid(
@@ -336,6 +335,11 @@ class JobPlan:
                 hint=_names_hint(base, "operator", name, there, instead),
             )
         check_state(snapshot, operator.key_ddl, operator.state_ddl, base.epoch)
+
+    def without_operator(self, name: str, base: Manifest) -> str:
+        """Return the start from `base` that continues without the state of this operator."""
+        dropped = self.confirmed.dropped_operators | {name}
+        return replace(self.confirmed, dropped_operators=dropped).call(self._target(base))
 
     def _renaming(self, snapshot: OperatorSnapshot, base: Manifest) -> str:
         """Return the advice that keeps the state of an operator under a new name; empty if no operator of the job fits."""

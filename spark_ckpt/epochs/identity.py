@@ -7,6 +7,7 @@ source is compared with the restored epoch, because the job continues from that 
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -90,7 +91,8 @@ class Confirmed:
             if names:
                 shown: object = next(iter(names)) if len(names) == 1 else sorted(names)
                 given.append(f"{argument}={shown!r}")
-                conf.append(f"--conf spark.ckpt.{argument.replace('_', '.')}={','.join(sorted(names))}")
+                setting = f"spark.ckpt.{argument.replace('_', '.')}={','.join(sorted(names))}"
+                conf.append(f"--conf {shlex.quote(setting)}")  # the name of Spark's own operators has a blank
         return f"job.start({', '.join(given)})" + (f" ({' '.join(conf)})" if conf else "")
 
 

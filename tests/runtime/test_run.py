@@ -17,7 +17,14 @@ from spark_ckpt.driver.incarnation import Ending
 from spark_ckpt.driver.query.failures import QueryFailed
 from spark_ckpt.driver.run import Run
 from spark_ckpt.epochs.identity import Confirmed, Found
-from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, SinkIdentity, StagedFileRecord, StagedOutput
+from spark_ckpt.epochs.records import (
+    Manifest,
+    OperatorSnapshot,
+    SinkIdentity,
+    SparkState,
+    StagedFileRecord,
+    StagedOutput,
+)
 from spark_ckpt.errors import (
     ConfigInvalid,
     DrainStopped,
@@ -120,6 +127,16 @@ def test_the_confirmation_of_a_removal_keeps_the_epoch_that_the_start_restores(b
     with pytest.raises(GraphInvalid) as operator:
         Run.start(replace(bench.plan(), confirmed=Confirmed(dropped_sources=frozenset({"old"}))), 2, False, [])
     assert "job.start(restore=2, accept_dropped_operator='sums', accept_dropped_source='old')" in operator.value.hint
+    of_spark = SparkState(
+        incarnation=1, batch=1, index="i", size_bytes=1, sha256="0" * 64, files=1, state_bytes=1, provider="rocksdb",
+        checkpoint_format=1, partitions=1, operators=("dedupe",),
+    )  # fmt: skip
+    base = bench.store.log.manifest(1).model_copy(update={"spark_state": of_spark})
+    plan = replace(bench.plan(), confirmed=Confirmed(dropped_sources=frozenset({"old"})))
+    with pytest.raises(GraphInvalid) as sparks:
+        plan.check_base(base)
+    call = "job.start(restore=1, accept_dropped_operator='spark operators', accept_dropped_source='old')"
+    assert f"{call} (--conf 'spark.ckpt.accept.dropped.operator=spark operators' --conf " in sparks.value.hint
 
 
 def test_a_removed_sink_with_unpublished_epochs_that_is_gone_for_good_has_a_way_on(bench):

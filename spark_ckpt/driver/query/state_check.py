@@ -72,7 +72,7 @@ def check_spark_state(plan: JobPlan, base: Manifest) -> None:
             raise GraphInvalid(
                 f"epoch {base.epoch} has state of Spark's own operators ({', '.join(state.operators)}), the job has none",
                 hint="run the program that has them; if their state may go, confirm it: "
-                f"job.start(accept_dropped_operator='{SPARK_OPERATORS}')",
+                f"{plan.without_operator(SPARK_OPERATORS, base)}",
             )
         return
     modes = sorted({node.output_mode for node in spark_nodes_of(*plan.ends)})
