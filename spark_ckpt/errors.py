@@ -204,6 +204,10 @@ class EpochDamaged(CkptError):
         return {name: value for name, value in self.context.items() if not (said and name == "file")}
 
 
+UNREADABLE = (EpochDamaged, EpochNotFound)
+"""Errors of reading an epoch that a search skips: the second if retention dropped it after the search read the log."""
+
+
 class LogDamaged(EpochDamaged):
     """The log of a Delta table cannot be read."""
 

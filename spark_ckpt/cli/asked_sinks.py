@@ -8,7 +8,7 @@ from checkpoint_protocols.ids import Incarnation
 from spark_ckpt import connectors
 from spark_ckpt.connector import PublishedEpoch, SinkContext
 from spark_ckpt.epochs.sinks_behind import Behind, behind, endpoints_now, lacking_after, refusal, rows_published
-from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict
+from spark_ckpt.errors import UNREADABLE, CkptError, PublishConflict
 from spark_ckpt.outbox.advice import of_outbox
 from spark_ckpt.store.store import Store
 
@@ -24,7 +24,7 @@ def sinks_behind(store: Store) -> tuple[list[Behind], dict[str, str]]:
         return [], {}
     try:
         newest = store.log.manifest(log_state.latest)
-    except EpochDamaged:
+    except UNREADABLE:
         return [], {}  # a read of the epoch reports the damage
     markers: dict[str, PublishedEpoch | None] = {}
     unknown: dict[str, str] = {}

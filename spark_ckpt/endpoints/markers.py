@@ -18,7 +18,7 @@ from spark_ckpt.epochs import sinks_behind
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.restore import LATEST, RestoreTarget, resolve
 from spark_ckpt.epochs.sinks_ahead import refusal
-from spark_ckpt.errors import EpochDamaged
+from spark_ckpt.errors import UNREADABLE
 from spark_ckpt.store.store import Store
 
 
@@ -60,7 +60,7 @@ def sinks_taken_back(
 
 
 def _published(store: Store, log_state: LogState, newest: int) -> Mapping[str, int]:
-    with suppress(EpochDamaged):  # the start refuses that epoch
+    with suppress(*UNREADABLE):  # the start refuses that epoch
         return sinks_behind.rows_published(log_state, store.log.manifest(newest), store.log.manifest) if newest else {}
     return {}
 

@@ -18,7 +18,7 @@ from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.parts import described, differing
 from spark_ckpt.epochs.records import Manifest, SinkIdentity
 from spark_ckpt.epochs.restore import LATEST, Read, RestoreTarget
-from spark_ckpt.errors import ConfigInvalid, EpochDamaged, IdentityChanged, RowsLost
+from spark_ckpt.errors import UNREADABLE, ConfigInvalid, IdentityChanged, RowsLost
 from spark_ckpt.wording import one_or_many
 
 Parts = Mapping[str, str]
@@ -190,7 +190,7 @@ def _recorded_later(log_state: LogState, base: Manifest, read: Read, names: Coll
         if brief.epoch > base.epoch and not found.keys() >= set(names):
             try:
                 told_there = read(brief.epoch).source_identities
-            except EpochDamaged:
+            except UNREADABLE:
                 continue
             # The oldest answer stays: a later epoch may already be of another endpoint.
             found = {**{name: told_there[name] for name in names if told_there.get(name)}, **found}
@@ -204,8 +204,8 @@ def newest_readable(log_state: LogState, base: Manifest, read: Read) -> Manifest
             return base
         try:
             return read(brief.epoch)
-        except EpochDamaged:
-            # A damaged manifest must not block a start from another epoch.
+        except UNREADABLE:
+            # A manifest that is damaged, or dropped meanwhile, must not block a start from another epoch.
             continue
     return base
 

@@ -31,7 +31,7 @@ from spark_ckpt.epochs.records import (
     SinkAck,
 )
 from spark_ckpt.epochs.unpublished import Ancestors, UnpublishedEpochs, lineage, parent
-from spark_ckpt.errors import EpochDamaged
+from spark_ckpt.errors import UNREADABLE
 
 T = TypeVar("T")
 
@@ -168,9 +168,9 @@ class LogState:
         return lineage(self.by_id, self.latest if newest is None else newest, self.ancestors)
 
     def newest_readable(self, read: Callable[[int], T]) -> T | None:
-        """Return the answer of `read` for the newest epoch of the current branch whose manifest is not damaged."""
+        """Return the answer of `read` for the newest epoch of the current branch whose manifest can be read."""
         for brief in self.ancestry():
-            with suppress(EpochDamaged):
+            with suppress(*UNREADABLE):
                 return read(brief.epoch)
         return None
 

@@ -16,7 +16,7 @@ from spark_ckpt.epochs.identity import Confirmed, check_unpublished
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import EpochBrief, Manifest
 from spark_ckpt.epochs.ways_back import whole_manifests
-from spark_ckpt.errors import ConfigInvalid, EpochDamaged
+from spark_ckpt.errors import UNREADABLE, ConfigInvalid
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class SinkPlan:
     """False if retention has removed epochs in between: `again` may be more than the log knows."""
     held_rows: int = 0
     damaged: tuple[int, ...] = ()
-    """Epochs of `again` and `elsewhere` with a damaged manifest: their rows are not counted."""
+    """Epochs of `again` and `elsewhere` that cannot be read: their rows are not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def _rows_of(sink: str, epoch: int, read: restore.Read) -> int | None:
     # The restore needs none of these manifests, and its plan is what an operator runs because one is damaged.
     try:
         return _rows(sink, [read(epoch)])
-    except EpochDamaged:
+    except UNREADABLE:
         return None
 
 

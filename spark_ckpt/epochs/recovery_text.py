@@ -27,7 +27,7 @@ def sink_lines(epoch: int, sink: SinkPlan, kind: Kind = "job") -> Iterable[str]:
             "again: give it another table or topic, or take them back there first"
         )
     if sink.damaged:
-        yield f"damaged, and so not counted: the rows of {epochs(sink.damaged)}"
+        yield f"not readable, and so not counted: the rows of {epochs(sink.damaged)}"
     if not sink.complete:
         yield f"retention has dropped epochs after {epoch}: their rows may be visible as well"
     if sink.never:

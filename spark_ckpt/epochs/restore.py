@@ -19,7 +19,7 @@ from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.epochs.parts import differing
 from spark_ckpt.epochs.records import Manifest
-from spark_ckpt.errors import ConfigInvalid, EpochDamaged, EpochNotFound, PublishConflict
+from spark_ckpt.errors import UNREADABLE, ConfigInvalid, EpochDamaged, EpochNotFound, PublishConflict
 from spark_ckpt.wording import epochs
 
 RestoreTarget = str | int
@@ -199,7 +199,7 @@ def _changed_sources(epoch: int, back: int, read: Read) -> list[str]:
     """Return the sources that are other endpoints at `epoch` than at `back`; none if `epoch` cannot be read."""
     try:
         now, before = read(epoch).source_identities, read(back).source_identities
-    except EpochDamaged:
+    except UNREADABLE:
         return []
     return [name for name in sorted(before) if name in now and differing(before[name], now[name])]
 
@@ -323,7 +323,7 @@ def whole_epochs(log_state: LogState, newest: int, read: Read, verify: Verify) -
     Each is verified when it is requested.
     """
     for older in [brief.epoch for brief in log_state.ancestry(newest)]:
-        with suppress(EpochDamaged):  # damaged: an older one may be whole
+        with suppress(*UNREADABLE):  # an older one may be whole
             # Advice must lead to an epoch that a start accepts, so it runs the same checks.
             if not out_of_turn(log_state, older, read):
                 yield _verified_choice(log_state, _base(log_state, older, read), "", read, verify)

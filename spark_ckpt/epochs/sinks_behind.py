@@ -10,7 +10,7 @@ from spark_ckpt.connector import PublishedEpoch
 from spark_ckpt.epochs.log_state import LogState, taken_back
 from spark_ckpt.epochs.records import Manifest, SinkIdentity
 from spark_ckpt.epochs.restore import Read, Verify, whole_at_most
-from spark_ckpt.errors import EpochDamaged, PublishConflict
+from spark_ckpt.errors import UNREADABLE, PublishConflict
 from spark_ckpt.wording import epochs
 
 Markers = Mapping[str, PublishedEpoch | None]
@@ -46,7 +46,7 @@ def endpoints_now(log_state: LogState, read: Read) -> Mapping[str, SinkIdentity]
     """Return the endpoint of each sink, as the newest readable epoch of any branch has it."""
     # A restore takes no sink back to the endpoint of an older epoch.
     for brief in reversed(log_state.epochs):
-        with suppress(EpochDamaged):
+        with suppress(*UNREADABLE):
             return read(brief.epoch).sink_identities
     return {}
 
@@ -80,7 +80,7 @@ def _newest_published(
         # Unpublished epochs prove nothing. Go back to the newest one with rows that the sink has acknowledged.
         while epoch in unpublished:
             epoch = read(epoch).rows_before.get(sink, 0)
-    except EpochDamaged:
+    except UNREADABLE:
         return 0  # unknown; a start refuses the damaged epoch, or skips it
     # The acknowledgement may be of the endpoint before the present one, which never had these rows.
     return 0 if identity is not None and epoch <= identity.after else epoch

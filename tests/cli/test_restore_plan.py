@@ -6,6 +6,7 @@ import pytest
 
 from spark_ckpt.epochs.recovery import plan
 from spark_ckpt.epochs.retention import Retention
+from spark_ckpt.epochs.ways_back import whole_manifests
 from spark_ckpt.errors import EpochDamaged, SourceInvalid
 from tests.store.store_world import SINK, World, flip_in_body
 
@@ -72,6 +73,7 @@ def test_a_plan_marks_facts_that_retention_has_deleted(world):
     for number in range(4, 12):
         world.epoch({"a": number}, acked=number - 1)
     log.record_acks(world.line.incarnation, [])
+    before = log.state()
     world.store.retain(Retention(keep_last=2, slack=0))
     kept = sorted(log.state().by_id)
     assert kept[0] == 1 and 2 not in kept
@@ -80,6 +82,12 @@ def test_a_plan_marks_facts_that_retention_has_deleted(world):
 
     assert not found.complete
     assert set(found.again) | set(found.never) == set(kept) - {1}
+
+    # Retention may come between the read of the log and the reads of its epochs.
+    overtaken = sink_of(plan(before, "first", log.manifest, world.store.verify))
+    assert set(overtaken.damaged) == set(overtaken.again) - set(kept)
+    assert [each.epoch for each in whole_manifests(before, 11, log.manifest, world.store.verify)] == kept[::-1]
+    assert log.manifest(11) == before.newest_readable(log.manifest)
 
 
 def test_a_plan_refuses_a_damaged_epoch_as_the_restore_does(world):
@@ -105,7 +113,7 @@ def test_a_plan_does_not_need_the_damaged_epochs_that_it_leaves(command, branche
     flip_in_body(branches.store.location.local, "epoch", 4)
     text = command("restore", branches.store.location.uri, 1).out
     assert "epochs 2 to 4 (2 rows) stay visible" in text
-    assert "damaged, and so not counted: the rows of epoch 4" in text
+    assert "not readable, and so not counted: the rows of epoch 4" in text
 
     flip_in_body(inbox.parent / "files-store", "epoch", 3)
     text = command("restore", inbox.parent / "files-store", 1).out

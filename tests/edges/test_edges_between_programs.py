@@ -26,6 +26,7 @@ from spark_ckpt.epochs.retention import Retention, RetentionReport, kept_epochs
 from spark_ckpt.errors import (
     CkptError,
     ConfigInvalid,
+    EpochDamaged,
     FormatUnknown,
     GraphInvalid,
     RowsLost,
@@ -223,7 +224,9 @@ class Own:
         return manifest
 
 
-def test_undone_rows_are_refused_with_the_newest_epoch_to_restore(sender: SendingStore, tmp_path: Path) -> None:
+def test_undone_rows_are_refused_with_the_newest_epoch_to_restore(
+    sender: SendingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = Own(tmp_path / "reader", edge(sender))
     for _ in range(4):
         sender.commit(sender.rows(1))
@@ -238,6 +241,17 @@ def test_undone_rows_are_refused_with_the_newest_epoch_to_restore(sender: Sendin
         "edge": EDGE,
     }
     check_inputs(own.plan, own.store.log.manifest(2))
+    whole = own.store.log.manifest
+
+    def without_the_second(epoch: int) -> Manifest:
+        if epoch == 2:
+            raise EpochDamaged("no")
+        return whole(epoch)
+
+    monkeypatch.setattr(own.store.log, "manifest", without_the_second)
+    with pytest.raises(SourceUndone) as damaged:
+        check_inputs(own.plan, newest)
+    assert damaged.value.context["restore"] == 1
 
 
 def test_rows_that_are_undone_while_the_query_runs_are_refused_with_the_same_advice(

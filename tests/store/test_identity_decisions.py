@@ -18,7 +18,7 @@ from spark_ckpt.epochs.identity import (
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.parts import differing
 from spark_ckpt.epochs.records import EpochBrief, Manifest, SinkIdentity, StagedFileRecord, StagedOutput
-from spark_ckpt.errors import ConfigInvalid, EpochDamaged, IdentityChanged, RowsLost
+from spark_ckpt.errors import ConfigInvalid, EpochDamaged, EpochNotFound, IdentityChanged, RowsLost
 
 A = {"kind": "delta", "path": "/a", "table id": "1"}
 B = {"kind": "delta", "path": "/b", "table id": "2"}
@@ -387,13 +387,15 @@ def test_an_epoch_without_identities_uses_those_recorded_next():
     assert known(*log_of(first)[:1], first, read, restorable()).sources == {"in": {}}
 
 
-def test_endpoints_come_from_the_newest_readable_epoch():
-    first = manifest(1, sink_identities={"out": SinkIdentity(parts=A)})
+@pytest.mark.parametrize("unreadable", [EpochDamaged, EpochNotFound])
+def test_endpoints_come_from_the_newest_readable_epoch(unreadable):
+    """An epoch may be damaged, or retention of another driver dropped it after the log was read."""
+    first = manifest(1, cursors={"in": {}}, sink_identities={"out": SinkIdentity(parts=A)})
     log_state, _ = log_of(first, manifest(2, base=1), manifest(3, base=2))
 
     def read(epoch):
         if epoch == 3:
-            raise EpochDamaged("no")
+            raise unreadable("no")
         return manifest(2, base=1, sink_identities={"out": SinkIdentity(parts=B)})
 
     assert known(log_state, first, read, restorable()).sinks == {"out": SinkIdentity(parts=B)}

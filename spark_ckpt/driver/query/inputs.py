@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from spark_ckpt.connector import Cursor, HoldsRows, Remembers, SkipsLost, Source
 from spark_ckpt.epochs.identity import past_losses, with_confirmation
 from spark_ckpt.epochs.parts import differing
-from spark_ckpt.epochs.restore import LATEST, RestoreTarget
-from spark_ckpt.errors import CkptError, RowsLost, SourceInvalid, SourceUndone
+from spark_ckpt.epochs.restore import LATEST, RestoreTarget, checked
+from spark_ckpt.errors import UNREADABLE, CkptError, PublishConflict, RowsLost, SourceInvalid, SourceUndone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -125,14 +125,15 @@ def _with_restore(error: SourceUndone, plan: JobPlan, name: str, source: Remembe
 def _newest_readable(plan: JobPlan, name: str, source: Remembers, epoch: int) -> int | None:
     """Return the newest epoch up to `epoch` on its branch from which the source can be read; None if there is none."""
     log = plan.store.log
-    for brief in log.state().ancestry(epoch):
-        cursor = log.manifest(brief.epoch).cursors.get(name)
-        # An epoch that the source refuses is skipped: the search wants the newest that it accepts.
-        with suppress(SourceInvalid):
+    log_state = log.state()
+    for brief in log_state.ancestry(epoch):
+        # An epoch that the source or a start refuses is skipped: the search wants the newest that both accept.
+        with suppress(SourceInvalid, PublishConflict, *UNREADABLE):
+            cursor = log.manifest(brief.epoch).cursors.get(name)
             # Against itself: the question is only if its rows are still there.
             if cursor is not None:
                 source.check_cursor(cursor, cursor)
-                return brief.epoch
+                return checked(log_state, brief.epoch, "", log.manifest, log.verify).base.epoch
     return None
 
 

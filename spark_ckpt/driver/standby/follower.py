@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.driver.standby.rehearsal import can_rehearse, rehearse, remove, runs_here, scratch_for, stage_behind
 from spark_ckpt.epochs.records import Manifest
-from spark_ckpt.errors import CkptError, EpochDamaged, EpochNotFound
+from spark_ckpt.errors import UNREADABLE, CkptError
 from spark_ckpt.store.holder import current_holder, provably_dead
 from spark_ckpt.tasks.state.local_folder import remove_empty
 
@@ -104,7 +104,7 @@ class Follower(threading.Thread):
         except CkptError as error:
             # Damage and retention concern this epoch only; the next one may be followed. Other errors would fail a takeover,
             # too.
-            if not (error.retriable or isinstance(error, EpochDamaged | EpochNotFound)):
+            if not (error.retriable or isinstance(error, UNREADABLE)):
                 raise
             _log.warning("job=%s standby: epoch %d was not followed: %s", self._plan.job, self._tried, error)
 
