@@ -86,13 +86,15 @@ def restore_line(known: StoreLines, line: Line, target: str, fence: bool) -> dic
     - `target`: the target as the user wrote it; it identifies the restore in the logs.
     - `fence`: take the lease from drivers that run. They end with `CKPT_FENCED`.
 
-    Raises `StoreInUse` before anything is changed if a driver runs and `fence` is false.
+    Raises `StoreInUse` if a driver runs and `fence` is false. That changes nothing, except if the driver started
+    meanwhile: then readers are restored already, and the same call continues.
     """
     name, freed = f"{RESTORING_LINE}{target}", freed_before(known, target)
     left = [program for program in _readers_first(known.programs) if program not in freed]
     if not fence:
+        begun = [program for program, each in known.stores.items() if _is_own(each.log_state, name) or program in freed]
         for program in left:
-            _refuse_running(known.stores[program], name)
+            _refuse_running(known.stores[program], name, begun)
     holder, done = current_holder(name), {}
     # Readers first: none of them runs on with rows that its sender has undone already.
     for program in left:
@@ -107,7 +109,11 @@ def restore_line(known: StoreLines, line: Line, target: str, fence: bool) -> dic
         takes = fence or _is_own(log_state, name)
         # Without --fence no epoch may be left that came after the line was chosen.
         ended = None if takes else known.stores[program].log_state.lease_token
-        done[program] = log.begin_incarnation(holder, epoch, _LEASE_MS, takeover=takes, ended=ended).incarnation
+        try:
+            done[program] = log.begin_incarnation(holder, epoch, _LEASE_MS, takeover=takes, ended=ended).incarnation
+        except StoreInUse as error:
+            error.context |= {"program": program} | ({"restored": ", ".join(done)} if done else {})
+            raise
     # No lease is freed before all stores are restored: a program that starts earlier could read rows that its sender then undoes.
     # The lease that is freed last says so first. Otherwise a second try would undo epochs of a program that started between.
     last = left[-1]
@@ -153,11 +159,12 @@ def _is_own(log_state: LogState, name: str) -> bool:
     return not log_state.is_free and log_state.holder is not None and log_state.holder.name == name
 
 
-def _refuse_running(each: ProgramStore, name: str) -> None:
+def _refuse_running(each: ProgramStore, name: str, begun: Sequence[str]) -> None:
     log_state = each.store.log.state()
     if is_held(log_state, each.store.log.now_ms()) and not _is_own(log_state, name):
         raise StoreInUse(
-            f"a driver runs {each.name}; nothing was changed",
+            f"a driver runs {each.name}; {'nothing was changed' if not begun else 'the restore is not over'}",
+            restored=", ".join(begun) or None,
             holder=log_state.holder,
             hint="stop it, or give --fence: it ends with CKPT_FENCED, and its standby or next start continues from the line",
         )

@@ -319,7 +319,7 @@ def test_two_processes_do_not_restore_to_one_target_at_once(
     assert command("restore", *trio.uris, "--to", "latest", "--fence").code == 0
 
 
-def test_a_program_that_ran_since_the_line_was_chosen_is_not_restored(trio: Trio) -> None:
+def test_a_program_that_ran_since_the_line_was_chosen_is_not_restored(command: CommandLine, trio: Trio) -> None:
     trio.stop()
     known = trio.known()
     line = to_target(known.programs, "orders@2")
@@ -331,6 +331,12 @@ def test_a_program_that_ran_since_the_line_was_chosen_is_not_restored(trio: Trio
     assert trio.orders.store.log.state().latest == 5
     # The readers are restored, and refuse starts until the advice is followed.
     assert "run the refused command again" in refused.value.hint
+    restored = {"program": "orders", "restored": "alerts, totals"}
+    assert {name: refused.value.context[name] for name in restored} == restored
+    trio.orders.begin("latest")
+    running = command("restore", *trio.uris, "--to", "orders@2")
+    assert "a driver runs orders; the restore is not over\n  restored: totals, alerts\n" in running.err
+    trio.orders.stop()
     known = trio.known()
     restore_line(known, to_target(known.programs, "orders@2"), "orders@2", fence=False)
     assert set(trio.latest().values()) == {2}
