@@ -46,7 +46,10 @@ def accept_loss(
         print_line(f"{again} A sink that still has some of them then has them twice.")
         _print_doubt(log_state, lost)
     else:
-        print_line(f"the store has lost no epoch up to {epoch}; the {log_state.kind} continues from epoch {newest}")
+        print_line(
+            f"the store has lost no epoch up to {epoch}; the {log_state.kind} continues from epoch {newest}. If a start still "
+            "refuses a sink, it has another epoch of such a number: give it another table or topic (accept_new_sink)"
+        )
 
 
 def _print_doubt(log_state: LogState, lost: list[int]) -> None:

@@ -23,6 +23,9 @@ def test_nothing_is_accepted_when_nothing_is_lost(command, world):
     world.store.log.release(1)
     answer = command("accept-loss", world.store.location.uri, "--epoch", 3, "--json")
     assert answer.json == {"lost": [], "newest": 3, "next": 4}
+    text = command("accept-loss", world.store.location.uri, "--epoch", 3).out
+    assert "has lost no epoch up to 3" in text
+    assert "give it another table or topic (accept_new_sink)" in text
 
 
 def test_verify_names_missing_rows_of_the_log(command, world):
