@@ -250,8 +250,9 @@ def test_a_start_names_the_stages_of_the_program(spark: SparkSession, tmp_path: 
     job = Three(tmp_path).job(spark)
     with pytest.raises(GraphInvalid, match="no stage 'fourth'"):
         job.start_stages("fourth")
-    with pytest.raises(GraphInvalid, match="has stages: main, second, third"):
-        job.start()
+    with pytest.raises(GraphInvalid, match="has stages: main, second, third") as refused:
+        job.start(restore=4)
+    assert "job.start_stages('NAME', restore=4)" in refused.value.hint
 
 
 def test_the_page_about_stages_runs_as_written(spark: SparkSession, tmp_path: Path) -> None:

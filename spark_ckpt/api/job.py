@@ -30,6 +30,7 @@ from spark_ckpt.driver.run import Run
 from spark_ckpt.driver.stages_run import StagesRun
 from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.epochs.names import valid_name
+from spark_ckpt.epochs.partial_recovery import of_stage
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid, SinkInvalid, SourceInvalid
 from spark_ckpt.events.listener import RunListener
 from spark_ckpt.observability.companions import companions_of, listeners_of, page_of
@@ -279,7 +280,8 @@ class Job:
         if self._stage_inputs:
             raise GraphInvalid(
                 f"job '{self.name}' has stages: {', '.join(self._stage_graphs())}",
-                hint="job.start_stages() runs all of them in this process, job.start_stages('NAME') one",
+                hint="job.start_stages() runs all of them in this process; one is started by "
+                + of_stage((confirmed or Confirmed()).call(restore), "NAME"),
             )
         if self._between.decides_lines:
             raise GraphInvalid(

@@ -24,6 +24,7 @@ from spark_ckpt.epochs.recovery_text import restore_call, sink_lines
 from spark_ckpt.epochs.sinks_behind import lacking_after
 from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.json_values import plain
+from spark_ckpt.store.stage_folder import in_terms_of_stage
 from spark_ckpt.wording import epochs, one_or_many
 
 
@@ -81,13 +82,13 @@ def _of_one_store(
     wanted = int(target) if target.isdecimal() else target
     new = list(accept_new_sink or [])
     opened = open_store(store, storage_option)
-    call = restore_call(opened.log.state(), wanted, new)
+    call = in_terms_of_stage(opened.location, restore_call(opened.log.state(), wanted, new))
     found, not_compared = sinks_behind(opened)
     late = [each for each in found if each.sink not in new]  # a new sink has no epoch of the one before
     # A sink from an older backup lacks epochs that the log counts as published: the plan has to publish them again.
     log_state = opened.log.state()
     log_state = taken_back(log_state, lacking_after(late, log_state, opened.log.manifest))
-    with advice_for(log_state):
+    with advice_for(opened):
         planned = plan(log_state, wanted, opened.log.manifest, opened.verify, frozenset(new))
     inputs = inputs_again(opened, log_state, planned)
     if as_json:

@@ -11,6 +11,7 @@ from spark_ckpt.cli.output import Id, iso, print_json, print_line, print_table, 
 from spark_ckpt.cli.stores import advice_for, chosen_epoch, open_store
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.recovery_text import restore_call
+from spark_ckpt.store.stage_folder import in_terms_of_stage
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The savepoint's name.")]
 
@@ -29,13 +30,13 @@ def add(
     opened = open_store(store, storage_option)
     log = opened.log
     number = chosen_epoch(log.state(), epoch)
-    with advice_for(log.state()):
+    with advice_for(opened):
         opened.verify(log.manifest(number))  # a savepoint must be restorable
     log.add_savepoint(name, number)
     if as_json:
         print_json({"name": name, "epoch": number})
     else:
-        call = restore_call(log.state(), name)
+        call = in_terms_of_stage(opened.location, restore_call(log.state(), name))
         print_line(
             f"savepoint {name} is epoch {number}; {'restore it with' if call.startswith('job') else 'to go back,'} {call}"
         )

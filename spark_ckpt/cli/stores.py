@@ -14,7 +14,7 @@ from spark_ckpt.outbox.advice import of_outbox
 from spark_ckpt.store.epoch_log import wall_ms
 from spark_ckpt.store.existing import existing_store
 from spark_ckpt.store.holder import runs
-from spark_ckpt.store.stage_folder import stores_below
+from spark_ckpt.store.stage_folder import in_terms_of_stage, stores_below
 from spark_ckpt.store.store import Store
 
 
@@ -32,14 +32,21 @@ def open_stores(uris: Sequence[str], storage_options: Sequence[str] | None = Non
 
 
 @contextmanager
-def advice_for(log_state: LogState) -> Iterator[None]:
-    """Put the advice of errors in terms of an outbox if the log is of one: the rules of epochs advise a start of the job."""
+def advice_for(store: Store) -> Iterator[None]:
+    """Put the advice of errors in terms of an outbox or a stage if the store is of one."""
     try:
         yield
     except CkptError as error:
-        if log_state.kind == "outbox":
-            error.hint = of_outbox(error.hint, log_state)
+        error.hint = in_terms_of(store, error.hint)
         raise
+
+
+def in_terms_of(store: Store, hint: str) -> str:
+    """Return the hint with the calls that the owner of the store has: the rules of epochs advise a start of the job."""
+    log_state = store.log.state()
+    if log_state.kind == "outbox":
+        return of_outbox(hint, log_state)
+    return in_terms_of_stage(store.location, hint)
 
 
 def chosen_epoch(log_state: LogState, epoch: int | None, savepoint: str | None = None) -> int:

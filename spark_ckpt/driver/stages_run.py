@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ from spark_ckpt.config import DurationText, checked_duration_ms
 from spark_ckpt.connector import Json
 from spark_ckpt.driver.companion import Companion, close
 from spark_ckpt.driver.run import Run
-from spark_ckpt.epochs.partial_recovery import StageStatus, recovery_text
+from spark_ckpt.epochs.partial_recovery import StageStatus, of_stage, recovery_text
 from spark_ckpt.errors import CkptError, RunFailed
 from spark_ckpt.events.listener import IncarnationEvent, RunListener
 from spark_ckpt.store.proposals import is_held
@@ -21,9 +20,6 @@ from spark_ckpt.store.store import Store
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.1
-_START = re.compile(r"job\.start\((?=restore=|accept_)")
-_CONF = re.compile(r" \(--conf [^)]*\)")
-"""A conf key confirms for every stage, and a stage refuses a name that it does not have."""
 
 StartStage = Callable[[Sequence[RunListener]], Run]
 """Start a stage with these further listeners."""
@@ -213,11 +209,8 @@ class StagesRun:
 
 
 def _of_stage(error: CkptError, stage: str) -> CkptError:
-    """Name the stage in an error, and put its advice in terms of it: `job.start` refuses a program with stages."""
-    error.context = {"stage": stage, **error.context}
-    hint = _START.sub(f"job.start_stages({stage!r}, ", _CONF.sub("", error.hint))
-    hint = hint.replace("job.start()", f"job.start_stages({stage!r})")
-    error.hint = hint.replace("job.start(standby=True)", "Job(..., standby=True)")
+    """Name the stage in an error, and put its advice in terms of it."""
+    error.context, error.hint = {"stage": stage, **error.context}, of_stage(error.hint, stage)
     return error
 
 

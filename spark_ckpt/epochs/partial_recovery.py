@@ -8,8 +8,13 @@ of its epoch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
+
+_START = re.compile(r"job\.start\((?=restore=|accept_)")
+_CONF = re.compile(r" \(--conf [^)]*\)")
+"""A conf key confirms for every stage, and a stage refuses a name that it does not have."""
 
 
 class StageStatus(StrEnum):
@@ -28,3 +33,10 @@ def recovery_text(stages: Mapping[str, StageStatus]) -> str:
         if names:
             parts.append(f"{status}: {names}")
     return "; ".join(parts)
+
+
+def of_stage(hint: str, stage: str) -> str:
+    """Return the hint of an error with the starts of this stage: `job.start` refuses a program with stages."""
+    said = _START.sub(f"job.start_stages({stage!r}, ", _CONF.sub("", hint))
+    said = said.replace("job.start()", f"job.start_stages({stage!r})")
+    return said.replace("job.start(standby=True)", "Job(..., standby=True)")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from spark_ckpt.epochs.names import valid_name
-from spark_ckpt.errors import ConfigInvalid, StoreForeign
+from spark_ckpt.epochs.partial_recovery import of_stage
+from spark_ckpt.errors import CkptError, ConfigInvalid, StoreForeign
 from spark_ckpt.store.existing import job_of
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.schemes import store_location
@@ -72,6 +74,16 @@ def stores_below(uri: str, storage_options: Mapping[str, str]) -> list[str]:
     root = store_location(uri, storage_options)
     found = read_stages(root)
     return [uri] if found is None else [root.child(stage).uri for stage in found.stages]
+
+
+def in_terms_of_stage(store: Location, hint: str) -> str:
+    """Return the hint with the starts of the stage that the store is of; unchanged for a job without stages."""
+    above, _, stage = store.uri.rpartition("/")
+    known = None
+    # A command without the right to read the folder above still gives its advice.
+    with suppress(CkptError):
+        known = read_stages(Location(above, store.storage_options))
+    return hint if known is None or stage not in known.stages else of_stage(hint, stage)
 
 
 def _owner(root: Location) -> str | None:

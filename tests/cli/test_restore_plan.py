@@ -8,6 +8,8 @@ from spark_ckpt.epochs.recovery import plan
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.epochs.ways_back import whole_manifests
 from spark_ckpt.errors import EpochDamaged, SourceInvalid
+from spark_ckpt.store.location import Location
+from spark_ckpt.store.stage_folder import Stages, record_stages
 from tests.store.store_world import SINK, World, flip_in_body
 
 
@@ -126,6 +128,17 @@ def test_the_command_prints_the_plan_in_words(command, branches):
     assert "epochs 2 to 4 (3 rows) stay visible" in text
     assert "epoch 5 was never published" in text
     assert "Nothing was changed" in text
+
+
+def test_commands_on_the_store_of_a_stage_name_the_start_of_the_stage(command, branches):
+    location = branches.store.location
+    record_stages(Location(str(location.local.parent)), Stages(job="program", stages={"store": (), "other": ()}))
+    assert "To do it: job.start_stages('store', restore=1)\n" in command("restore", location.uri, 1).out
+    assert (
+        "restore it with job.start_stages('store', restore='v1')" in command("savepoint", "add", location.uri, "v1").out
+    )
+    refused = command("restore", location.uri, "latest", "--accept-new-sink", SINK).err
+    assert f"job.start_stages('store', restore=4, accept_new_sink='{SINK}') produces" in refused
 
 
 def test_a_plan_with_a_new_sink_names_its_start_and_is_refused_while_the_old_one_has_unpublished_rows(
