@@ -303,7 +303,7 @@ def test_commands_read_the_store_of_a_query_with_an_unpublished_batch(
     assert re.search(r" 3 +2 +unpublished", said)
     assert re.search(r"silver +\d+ +\d+ +\S+ \S+ +no", said)
     assert "whole" in said
-    assert "epoch 3 was never published" in said
+    assert "epoch 3 is not known to be published" in said
     assert "savepoint before is epoch 3" in said
     assert '"kind": "outbox"' in Path(page).read_text()
     assert (

@@ -35,8 +35,8 @@ class SinkPlan:
 
     - `publish`: epochs of the restored lineage that the sink may lack; they will be published.
     - `again`: visible epochs after the restored one; their input is read and their rows are produced again.
-    - `never`: unpublished epochs after the restored one. Their staged rows never become visible; the restored job
-      produces them again.
+    - `never`: epochs after the restored one that the sink has not acknowledged. Staged rows that it lacks never become
+      visible; the restored job produces all of them again.
     - `elsewhere`: visible epochs of branches that earlier restores left; they may hold rows of the same input.
     - `held_rows`: deferred rows of the restored epoch; they are published with the first new epoch.
     """

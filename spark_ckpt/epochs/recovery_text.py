@@ -31,8 +31,12 @@ def sink_lines(epoch: int, sink: SinkPlan, kind: Kind = "job") -> Iterable[str]:
     if not sink.complete:
         yield f"retention has dropped epochs after {epoch}: their rows may be visible as well"
     if sink.never:
-        was = one_or_many(len(sink.never), "was", "were")
-        yield f"{epochs(sink.never)} {was} never published: their staged rows are dropped and produced again"
+        # A driver that died may have published the newest of them before the log had the acknowledgement.
+        are, it = one_or_many(len(sink.never), "is", "are"), one_or_many(len(sink.never), "it", "them")
+        yield (
+            f"{epochs(sink.never)} {are} not known to be published: rows that the sink has of {it} stay visible, and {producer} "
+            "produces all of them again"
+        )
     if sink.elsewhere:
         yield f"visible of branches left before: {epochs(sink.elsewhere)}; rows of the same input may be among them"
     if not (sink.publish or sink.held_rows or sink.again or sink.never or sink.elsewhere):

@@ -126,7 +126,7 @@ def test_the_command_prints_the_plan_in_words(command, branches):
     text = command("restore", branches.store.location.uri, 1, "--dry-run").out
 
     assert "epochs 2 to 4 (3 rows) stay visible" in text
-    assert "epoch 5 was never published" in text
+    assert "epoch 5 is not known to be published" in text
     assert "Nothing was changed" in text
 
 
@@ -157,10 +157,10 @@ def test_a_plan_with_a_new_sink_names_its_start_and_is_refused_while_the_old_one
 
 def test_the_command_counts_in_words_that_agree(command, world):
     text = command("restore", world.store.location.uri, 1, "--dry-run").out
-    assert "epochs 2 and 3 were never published" in text
+    assert "epochs 2 and 3 are not known to be published" in text
     text = command("restore", world.store.location.uri, 2, "--dry-run").out
     assert "epoch 2 (1 row) will be published first" in text
-    assert "epoch 3 was never published" in text
+    assert "epoch 3 is not known to be published" in text
     assert "leaves      epoch 3 (kept until retention forgets it)" in text
 
 
