@@ -154,10 +154,8 @@ class Supervisor:
                 return _given_up(error, verdict, self._stopping.is_set())
             if ending.progressed:
                 # The epoch has what was confirmed. Rows that are lost later need a confirmation of their own, and a new sink
-                # whose topic has no id yet would count as replaced once more. Only the state of Spark's operators may still
-                # be in it, if it was taken before the first batch.
-                settled = Confirmed(dropped_operators=self._plan.confirmed.dropped_operators)
-                self._plan = replace(self._plan, confirmed=settled)
+                # whose topic has no id yet would count as replaced once more.
+                self._plan = replace(self._plan, confirmed=Confirmed())
             self._notify(error, verdict)
             self._wait(verdict.pause_s)
             # The program ends: another incarnation would only be killed in its start.
