@@ -298,6 +298,11 @@ class Run:
         """True if the program has checked the state of the run at least once."""
         return self._asked_about
 
+    @property
+    def stopped_by(self) -> str | None:
+        """Name of the signal that asked the run to stop, also if it ended a drain that was complete; None for no signal."""
+        return self._signal
+
     def stop_for_signal(self, name: str) -> None:
         """Stop, without the final epoch if it is not taken in time. Returns after the end."""
         within_s, self._signal = self._supervisor.stop_bound_s, name

@@ -13,7 +13,7 @@ from spark_ckpt.connector import Json
 from spark_ckpt.driver.companion import Companion, close
 from spark_ckpt.driver.run import Run
 from spark_ckpt.epochs.partial_recovery import StageStatus, of_stage, recovery_text
-from spark_ckpt.errors import CkptError, RunFailed
+from spark_ckpt.errors import CkptError, DrainStopped, RunFailed
 from spark_ckpt.events.listener import IncarnationEvent, RunListener
 from spark_ckpt.store.proposals import is_held
 from spark_ckpt.store.store import Store
@@ -188,6 +188,13 @@ class StagesRun:
         """Start the next stage of a drain; return False if there is none, after an error, or after a stop."""
         name = next((each for each in self._starts if each not in self._runs), None)
         if name is None or self._error is not None or self._stopping.is_set():
+            return False
+        # The signal came while the stage published its last epoch, and nothing else of the program has it.
+        if signal := next((run.stopped_by for run in self._runs.values() if run.stopped_by), None):
+            self._error = DrainStopped(
+                f"{signal} ended the program before stage '{name}' had read the available input",
+                hint="nothing is lost: start the stages again, each continues after its newest epoch",
+            )
             return False
         self._start_stage(name)
         if self._stopping.is_set():

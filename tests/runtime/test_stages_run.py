@@ -14,7 +14,7 @@ from spark_ckpt.driver import stages_run
 from spark_ckpt.driver.stages_run import StagesRun
 from spark_ckpt.epochs.partial_recovery import StageStatus, recovery_text
 from spark_ckpt.epochs.records import Holder
-from spark_ckpt.errors import ConfigInvalid, GraphInvalid, RunFailed, StoreForeign
+from spark_ckpt.errors import ConfigInvalid, DrainStopped, GraphInvalid, RunFailed, StoreForeign
 from spark_ckpt.events.listener import IncarnationEvent
 from spark_ckpt.plan.stages import StageGraph
 from spark_ckpt.store.holder import current_holder
@@ -29,7 +29,7 @@ class FakeRun:
     def __init__(self, listeners):
         self.listeners = listeners
         self.has_ended = False
-        self.error = None
+        self.error = self.stopped_by = None
         self.lastProgress = {"batch": 3}
 
     @property
@@ -190,6 +190,16 @@ def test_no_stage_of_a_drain_follows_one_that_fails_as_it_ends(stores):
 
     first.__class__ = Failing
     with pytest.raises(RunFailed):
+        run.awaitTermination(30)
+    assert list(runs) == ["first"]
+
+
+def test_no_stage_of_a_drain_starts_after_a_signal_that_came_as_the_one_before_ended(stores):
+    """A drain that was complete has no error, and the signal is not sent again to a program that watches its run."""
+    run, runs = started(stores, available_now=True)
+    runs["first"].stopped_by = "SIGTERM"
+    runs["first"].has_ended = True
+    with pytest.raises(DrainStopped, match="SIGTERM ended the program before stage 'second'"):
         run.awaitTermination(30)
     assert list(runs) == ["first"]
 
