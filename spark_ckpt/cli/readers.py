@@ -46,7 +46,9 @@ def readers_of(log: EpochLog, log_state: LogState) -> Iterator[ReaderOfEdge]:
     """Yield the readers of the job's edges, the one that holds the most epochs first."""
     if not log_state.readers:
         return
-    newest = log.manifest(log_state.latest).rows_so_far if log_state.latest else {}
+    # A list of the epochs is what an operator looks at because the newest one is damaged.
+    manifest = log_state.newest_readable(log.manifest)
+    newest = {} if manifest is None else manifest.rows_so_far
     branch = sorted(brief.epoch for brief in log_state.lineage())
     found = []
     for entry in log_state.readers.values():

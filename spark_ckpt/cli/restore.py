@@ -21,6 +21,7 @@ from spark_ckpt.epochs.log_state import LogState, taken_back
 from spark_ckpt.epochs.records import Kind, ReaderMoved
 from spark_ckpt.epochs.recovery import RestorePlan, SinkPlan, plan
 from spark_ckpt.epochs.recovery_text import restore_call, sink_lines
+from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.epochs.sinks_behind import lacking_after
 from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.json_values import plain
@@ -82,7 +83,6 @@ def _of_one_store(
     wanted = int(target) if target.isdecimal() else target
     new = list(accept_new_sink or [])
     opened = open_store(store, storage_option)
-    call = in_terms_of_stage(opened.location, restore_call(opened.log.state(), wanted, new))
     found, not_compared = sinks_behind(opened)
     late = [each for each in found if each.sink not in new]  # a new sink has no epoch of the one before
     # A sink from an older backup lacks epochs that the log counts as published: the plan has to publish them again.
@@ -91,6 +91,9 @@ def _of_one_store(
     with advice_for(opened):
         planned = plan(log_state, wanted, opened.log.manifest, opened.verify, frozenset(new))
     inputs = inputs_again(opened, log_state, planned)
+    # With a sink that lacks rows a start continues from a named epoch only.
+    named = planned.epoch if late and wanted == LATEST else wanted
+    call = in_terms_of_stage(opened.location, restore_call(log_state, named, new))
     if as_json:
         again: list[Json] = [each.fields() for each in inputs]
         print_json(

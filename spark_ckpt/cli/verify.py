@@ -59,7 +59,7 @@ def verify(
             }
         )
     else:
-        _print(found, deep)
+        _print(found, deep, [brief.epoch for brief in opened.log.state().ancestry()])
         for damage in log:
             print_line(f"\ndamaged in the epoch log: {damage}")
         if log:
@@ -123,7 +123,8 @@ def _print_sinks(store: Store, late: list[Behind], unknown: dict[str, str]) -> N
         print_line(f"\n{error}")
 
 
-def _print(found: dict[int, str | None], deep: bool) -> None:
+def _print(found: dict[int, str | None], deep: bool, branch: Sequence[int]) -> None:
+    """Print the result. `branch`: the epochs that the job continues from, newest first."""
     if not found:
         print_line("the store has no epochs")
         return
@@ -136,7 +137,8 @@ def _print(found: dict[int, str | None], deep: bool) -> None:
     bad = [each for each, why in found.items() if why]
     good = [each for each, why in found.items() if not why]
     if bad and good:
-        best = max(good)
+        # An epoch of a branch that a restore left has rows that the job has produced again since.
+        best = next((each for each in branch if each in good), max(good))
         print_line(
             f"\nnewest {good_is} epoch: {best}; for the effects of restoring it: spark-ckpt restore STORE {best}"
         )

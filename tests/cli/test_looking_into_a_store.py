@@ -251,6 +251,15 @@ def test_verify_names_the_epochs_that_need_a_missing_file(command, world):
     assert newest.path in answer.json["epochs"][1]["damage"]
 
 
+def test_verify_advises_an_epoch_of_the_current_branch(command, world):
+    """Epoch 3 is whole, too, but a restore has left it: its rows have been produced again since."""
+    world.begin(restore=2)
+    newest = world.epoch({"a": 9}).operators[OPERATOR].files[-1]
+    (Path(world.store.state(OPERATOR).location.uri) / newest.path).unlink()
+
+    assert "newest present epoch: 2; " in command("verify", uri(world)).out
+
+
 def test_only_a_deep_verify_finds_a_file_whose_bytes_changed(command, world):
     file = world.store.log.manifest(1).operators[OPERATOR].files[0]
     path = Path(world.store.state(OPERATOR).location.uri) / file.path

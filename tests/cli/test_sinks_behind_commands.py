@@ -97,6 +97,8 @@ def test_a_dry_run_of_a_restore_counts_what_the_table_lacks(
 
     assert (whole["publish"], lacking["publish"]) == ([], [3])
     assert (back["publish"], back["again"], back["never"]) == ([], [], [3])
+    # A start from "latest" is refused: only a named epoch decides about the rows.
+    assert "To do it: job.start(restore=3)\n" in command("restore", tmp_path / "store", "latest").out
 
 
 def test_another_table_at_the_place_is_reported_as_unknown(

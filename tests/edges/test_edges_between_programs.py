@@ -41,6 +41,7 @@ from spark_ckpt.store.location import Location
 from spark_ckpt.store.store import Store
 from spark_ckpt.testing import PythonReading
 from spark_ckpt.testing.sources import MemoryFolder
+from tests.store.store_world import flip_in_body
 
 NO_SPARK = cast("SparkSession", None)
 
@@ -482,6 +483,10 @@ def test_commands_name_the_reader_that_holds_epochs(sender: SendingStore) -> Non
     )
     [finding] = [each for each in store_findings(sender.store.location.uri, {}) if each.check == f"reader of {EDGE}"]
     assert (finding.status, "/data/reader" in finding.detail) == ("warn", True)
+    # `list` is what an operator looks at when the newest epoch is damaged.
+    flip_in_body(Path(sender.store.location.uri), "epoch", 4)
+    damaged = sender.store.reopened().log
+    assert [each.entry for each in readers_of(damaged, damaged.state())] == [reader.entry]
 
 
 def test_a_reader_that_has_read_all_rows_holds_no_epoch(sender: SendingStore) -> None:
