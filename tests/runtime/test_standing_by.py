@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from incarnation_kit import ELSEWHERE, JOB, WAIT_S, eventually
+from incarnation_kit import ELSEWHERE, JOB, WAIT_S, FakeSink, eventually
 from run_kit import Bench, ended, failed
 
 from spark_ckpt.coordination.standby import TakeoverLost
 from spark_ckpt.driver.query.failures import QueryFailed
+from spark_ckpt.driver.run import Run
 from spark_ckpt.driver.standby import follower as follower_module
 from spark_ckpt.driver.standby import lookout as lookout_module
 from spark_ckpt.driver.standby import standing_by as standing_by_module
 from spark_ckpt.driver.standby.lookout import Lookout
-from spark_ckpt.epochs.records import Manifest, OperatorSnapshot
+from spark_ckpt.epochs.identity import Found
+from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, SinkIdentity
 from spark_ckpt.epochs.restore import RESTORING_LINE
-from spark_ckpt.errors import GraphInvalid, SourceSilent, StoreFull, StoreInUse, StoreUnreachable
+from spark_ckpt.errors import GraphInvalid, IdentityChanged, SourceSilent, StoreFull, StoreInUse, StoreUnreachable
 from spark_ckpt.events.listener import RunListener
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.standbys import Standbys
@@ -136,6 +140,28 @@ def test_a_standby_whose_job_no_longer_fits_the_store_ends_before_a_takeover(ben
     error = ended(run)
     assert type(error) is GraphInvalid
     assert "operator 'new'" in error.what
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_a_standby_takes_over_with_the_table_that_its_driver_confirmed_meanwhile(
+    bench, elsewhere, monkeypatch, confirmed
+):
+    tables = {number: {"kind": "delta", "table id": number} for number in ("1", "2")}
+    monkeypatch.setattr(FakeSink, "identity", lambda sink, spark: tables["2"], raising=False)
+    elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
+    bench.endings = ["running"]
+    plan = bench.plan(local_dir=bench.folder / "local")
+    run = Run.start(replace(plan, found=Found({}, {"out": tables["1"]})), "latest", False, [], standby=True)
+    of_the_log = SinkIdentity(parts=tables["2" if confirmed else "1"])
+    elsewhere.commit_epoch(
+        Manifest(job=JOB, epoch=1, incarnation=1, attempt="a", created_ms=0, sink_identities={"out": of_the_log})
+    )
+    elsewhere.release(1)
+    if confirmed:
+        assert taken_over(bench, run).incarnation == 2
+        assert run.stop(WAIT_S)
+    else:
+        assert type(ended(run)) is IdentityChanged
 
 
 def test_a_standby_keeps_waiting_during_an_outage_of_the_store(bench, elsewhere, monkeypatch):
