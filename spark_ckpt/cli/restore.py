@@ -17,6 +17,7 @@ from spark_ckpt.cli.output import print_facts, print_json, print_line, print_tab
 from spark_ckpt.cli.stores import advice_for, open_store, open_stores
 from spark_ckpt.connector import Json
 from spark_ckpt.cursor_text import cursor_text
+from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.epochs.log_state import LogState, taken_back
 from spark_ckpt.epochs.records import Kind, ReaderMoved
 from spark_ckpt.epochs.recovery import RestorePlan, SinkPlan, plan
@@ -61,7 +62,7 @@ def restore(
         if accept_new_sink:
             raise ConfigInvalid(
                 "--accept-new-sink does not go with --to: the next start compares the sinks",
-                hint=f"restore without it, then start with job.start(accept_new_sink={accept_new_sink!r})",
+                hint=f"restore without it, then start with {Confirmed(new_sinks=frozenset(accept_new_sink)).call()}",
             )
         restore_stores(open_stores(stores, storage_option), to, dry_run, fence, as_json)
         return

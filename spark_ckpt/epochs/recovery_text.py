@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import Kind
 from spark_ckpt.epochs.recovery import SinkPlan
@@ -46,7 +47,7 @@ def sink_lines(epoch: int, sink: SinkPlan, kind: Kind = "job") -> Iterable[str]:
 def restore_call(log_state: LogState, target: str | int, new_sinks: Sequence[str] = ()) -> str:
     """Return the start that restores `target`, an epoch or a savepoint. For an outbox the query has to go back first."""
     if log_state.kind == "job":
-        return f"job.start(restore={target!r}" + (f", accept_new_sink={list(new_sinks)!r})" if new_sinks else ")")
+        return Confirmed(new_sinks=frozenset(new_sinks)).call(target)
     epoch = log_state.savepoints.get(target, log_state.latest) if isinstance(target, str) else target
     brief = log_state.by_id.get(epoch)
     batch = brief.spark_batch if brief is not None else None

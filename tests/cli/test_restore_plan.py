@@ -147,7 +147,7 @@ def test_a_plan_with_a_new_sink_names_its_start_and_is_refused_while_the_old_one
     uri = branches.store.location.uri
     text = command("restore", uri, 4, "--dry-run", "--accept-new-sink", SINK).out
     assert "another table or topic takes its place and begins with the first new epoch" in text
-    assert f"job.start(restore=4, accept_new_sink=['{SINK}'])" in text
+    assert f"job.start(restore=4, accept_new_sink='{SINK}') (--conf " in text
 
     refused = command("restore", uri, "latest", "--dry-run", "--accept-new-sink", SINK)
     assert (refused.code, "CKPT_IDENTITY_CHANGED" in refused.err) == (8, True)

@@ -249,7 +249,7 @@ def test_an_option_that_a_line_does_not_take_is_refused(command: CommandLine, tr
         "restore", *trio.uris, "--to", "orders@2", *("--accept-new-sink", "out", "--accept-new-sink", "late")
     )
     assert refused.code == ConfigInvalid.exit_code
-    assert "job.start(accept_new_sink=['out', 'late'])" in refused.err
+    assert "job.start(accept_new_sink=['late', 'out'])" in refused.err
 
 
 def test_a_running_program_is_refused_by_name_and_nothing_is_changed(command: CommandLine, trio: Trio) -> None:
