@@ -277,7 +277,7 @@ class OperatedWorld(World):
         """Compare the markers with what the sinks have published, as a start by a user does."""
         bindings = [NamedTarget(name, cast(Sink, target)) for name, target in self.targets.items()]
         store = cast(Store, OpenStore(self.store.log(), self.store))  # it has what is asked of a store
-        return sinks_taken_back(bindings, store, self.start.restore, self.start.confirmed.new_sinks)
+        return sinks_taken_back(bindings, store, self.start.restore, self.start.confirmed)
 
     def _markers(self) -> dict[str, PublishedEpoch]:
         context = SinkContext(JOB, "", "store", Incarnation(0))

@@ -8,6 +8,7 @@ from checkpoint_protocols.ids import Incarnation
 from spark_ckpt import connectors
 from spark_ckpt.cli.stores import in_terms_of
 from spark_ckpt.connector import PublishedEpoch, SinkContext
+from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.epochs.sinks_behind import Behind, behind, endpoints_now, lacking_after, refusal, rows_published
 from spark_ckpt.errors import UNREADABLE, CkptError, PublishConflict
 from spark_ckpt.store.store import Store
@@ -53,6 +54,7 @@ def refusal_of(store: Store, late: list[Behind]) -> PublishConflict | None:
         store.log.manifest,
         store.verify_for(lacking_after(late, log_state, store.log.manifest)),
         lambda sink, epoch: "",
+        Confirmed(),
     )
     if error is not None:
         error.hint = in_terms_of(store, error.hint)

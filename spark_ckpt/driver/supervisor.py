@@ -247,9 +247,8 @@ class Supervisor:
         plan, log = self._plan, self._plan.store.log
         # Checked before any write: an incarnation on the wrong epoch would move the job there.
         plan.check_start(restore)
-        new = plan.confirmed.new_sinks
         # Only a start by the user compares markers; a restart or takeover continues from the newest epoch.
-        taken_back = sinks_taken_back(plan.bindings, plan.store, restore, new) if ended is None else {}
+        taken_back = sinks_taken_back(plan.bindings, plan.store, restore, plan.confirmed) if ended is None else {}
         holder = current_holder(plan.job)
         point: RecoveryPoint = log.begin_incarnation(
             holder, restore, plan.config.lease_ms, takeover=takeover, ended=ended, taken_back=taken_back

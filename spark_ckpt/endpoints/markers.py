@@ -7,7 +7,7 @@ at the start.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -15,6 +15,7 @@ from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import DeclaresPublished, PublishedEpoch, SinkContext, TellsPublished
 from spark_ckpt.endpoints.identities import NamedSink
 from spark_ckpt.epochs import sinks_behind
+from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.restore import LATEST, RestoreTarget, resolve
 from spark_ckpt.epochs.sinks_ahead import refusal
@@ -33,18 +34,18 @@ def refuse_newer_sinks(bindings: Iterable[NamedSink], store: Store) -> None:
 
 
 def sinks_taken_back(
-    bindings: Sequence[NamedSink], store: Store, restore: RestoreTarget, fresh: Collection[str]
+    bindings: Sequence[NamedSink], store: Store, restore: RestoreTarget, confirmed: Confirmed
 ) -> dict[str, int]:
     """Return the sinks that lost published rows, with the newest epoch that each has. Changes nothing.
 
-    `fresh`: sinks that replace others. For "latest" it raises `PublishConflict`: only a restore of a named epoch
-    decides what becomes of these rows.
+    `confirmed`: by the start; a sink that replaces another one has lost nothing. For "latest" it raises
+    `PublishConflict`: only a restore of a named epoch decides what becomes of these rows.
     """
     # The log is read before the markers: a sink can only gain rows meanwhile, from another driver.
     log_state = store.log.state()
     named = log_state.latest if restore == LATEST else resolve(log_state, restore)[0]
     published = [_published(store, log_state, newest) for newest in {log_state.latest, named}]
-    asked = {*log_state.acked, *(name for each in published for name in each)} - set(fresh)
+    asked = {*log_state.acked, *(name for each in published for name in each)} - confirmed.new_sinks
     judged = [binding for binding in bindings if binding.name in asked]
     # A missing marker may have expired. Only for a sink with permanent markers does it mean that the sink has
     # nothing.
@@ -52,7 +53,7 @@ def sinks_taken_back(
     told = {name: marker for name, marker in _markers_of(judged, store).items() if marker is not None or name in stays}
     found = [late for each in published for late in sinks_behind.behind(told, each)]
     if found and restore == LATEST:
-        _raise(found, bindings, store, log_state)
+        _raise(found, bindings, store, log_state, confirmed)
     # Without any marker, epochs without rows are published again in silence: the next one needs the marker that they leave.
     # With one it may lag behind them: a Delta table gets no commit for an epoch without rows.
     found += [late for late in sinks_behind.behind(told, log_state.acked) if not late.has]
@@ -65,14 +66,20 @@ def _published(store: Store, log_state: LogState, newest: int) -> Mapping[str, i
     return {}
 
 
-def _raise(late: list[sinks_behind.Behind], bindings: Sequence[NamedSink], store: Store, log_state: LogState) -> None:
+def _raise(
+    late: list[sinks_behind.Behind],
+    bindings: Sequence[NamedSink],
+    store: Store,
+    log_state: LogState,
+    confirmed: Confirmed,
+) -> None:
     def declaring(name: str, epoch: int) -> str:
         sink = next(binding.sink for binding in bindings if binding.name == name)
         context = SinkContext(store.job, name, store.id, Incarnation(log_state.incarnation))
         return sink.declaring(context, Epoch(epoch)) if isinstance(sink, DeclaresPublished) else ""
 
     verify = store.verify_for(sinks_behind.lacking_after(late, log_state, store.log.manifest))
-    error = sinks_behind.refusal(late, log_state, store.log.manifest, verify, declaring)
+    error = sinks_behind.refusal(late, log_state, store.log.manifest, verify, declaring, confirmed)
     if error is not None:
         raise error
 

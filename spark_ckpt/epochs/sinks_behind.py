@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from spark_ckpt.connector import PublishedEpoch
+from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.epochs.log_state import LogState, taken_back
 from spark_ckpt.epochs.records import Manifest, SinkIdentity
 from spark_ckpt.epochs.restore import Read, Verify, whole_at_most
@@ -94,9 +95,17 @@ def behind(markers: Markers, published: Mapping[str, int]) -> list[Behind]:
 
 
 def refusal(
-    found: list[Behind], log_state: LogState, read: Read, verify: Verify, declaring: Declaring
+    found: list[Behind],
+    log_state: LogState,
+    read: Read,
+    verify: Verify,
+    declaring: Declaring,
+    confirmed: Confirmed,
 ) -> PublishConflict | None:
-    """Return the error for a job that cannot continue with these sinks, with recovery advice; None if there are none."""
+    """Return the error for a job that cannot continue with these sinks, with recovery advice; None if there are none.
+
+    `confirmed`: by the start that is refused. Advice without it leads to the refusal that asked for it, and back here.
+    """
     if not found:
         return None
     # The advice has to hold after the operator has followed it: then the missing epochs are unpublished, and their rows
@@ -111,7 +120,7 @@ def refusal(
         ways.append(
             f"if the rows are there and only the marker is lost, or you accept that they are missing, say so: {said}"
         )
-    ways.append(f"if the rows are gone: {_again(log_state, to)}")
+    ways.append(f"if the rows are gone: {_again(log_state, to, confirmed)}")
     return PublishConflict(
         "; ".join(each.sentence for each in found),
         sink=", ".join(each.sink for each in found),
@@ -129,11 +138,11 @@ def _unanswered(log_state: LogState, found: list[Behind]) -> str:
     )
 
 
-def _again(log_state: LogState, to: int) -> str:
+def _again(log_state: LogState, to: int, confirmed: Confirmed) -> str:
     if to and to == log_state.latest:
-        return f"job.start(restore={to}) publishes the missing epochs again: their rows are still staged"
+        return f"{confirmed.call(to)} publishes the missing epochs again: their rows are still staged"
     later = [brief.epoch for brief in log_state.ancestry() if brief.epoch > to]
     return (
-        f"job.start(restore={to}) reads the rows after epoch {to} from the sources again and publishes them: what sinks have of "
+        f"{confirmed.call(to)} reads the rows after epoch {to} from the sources again and publishes them: what sinks have of "
         f"{epochs(sorted(later))} they get twice"
     )

@@ -318,7 +318,7 @@ class OutboxRun:
         # Identities first: another table has no marker, and would look like one that lost its rows.
         standing = self._standing(spark, effect.target)
         refuse_newer_sinks([each for each in bound if each.name not in fresh], self._store)
-        taken_back = sinks_taken_back(bound, self._store, effect.target, fresh)
+        taken_back = sinks_taken_back(bound, self._store, effect.target, self._settings.confirmed)
         point = log.begin_incarnation(
             holder,
             effect.target,

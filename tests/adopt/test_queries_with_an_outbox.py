@@ -10,6 +10,7 @@ from spark_ckpt_delta import DeltaSink
 
 from spark_ckpt import failpoints
 from spark_ckpt.endpoints.markers import refuse_newer_sinks, sinks_taken_back
+from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.restore import ADOPTING, LATEST
 from spark_ckpt.errors import (
@@ -86,7 +87,7 @@ def test_the_job_continues_the_log_and_the_markers(world: Clicks) -> None:
     assert manifest.cursors["clicks"] == {"clicks": {"0": 5}}
     assert manifest.rows_before == {"gold": 5, "alerts": 5}
     refuse_newer_sinks(world.sinks(), job)
-    assert sinks_taken_back(world.sinks(), job, LATEST, ()) == {}
+    assert sinks_taken_back(world.sinks(), job, LATEST, Confirmed()) == {}
     point = job.log.begin_incarnation(current_holder(JOB), LATEST)
     assert (point.manifest.epoch, point.last, point.unpublished, point.dropped) == (6, 6, {}, {})
 

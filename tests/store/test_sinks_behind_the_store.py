@@ -11,6 +11,7 @@ import pytest
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import PublishedEpoch, SinkContext
 from spark_ckpt.endpoints.markers import sinks_taken_back
+from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.epochs.records import SinkIdentity
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.epochs.sinks_behind import behind, rows_published
@@ -83,7 +84,7 @@ def test_a_start_publishes_lost_epochs_without_rows_again(tmp_path: Path) -> Non
     for acked in (0, 1):
         world.commit(world.manifest(stage=False).model_copy(update={"acks": world.acks(acked) if acked else ()}))
 
-    lost = sinks_taken_back(bound(0), world.store, "latest", frozenset())
+    lost = sinks_taken_back(bound(0), world.store, "latest", Confirmed())
 
     assert lost == {SINK: 0}
     point = world.store.log.begin_incarnation(world.holder, "latest", takeover=True, taken_back=lost)
@@ -97,7 +98,7 @@ def test_a_start_publishes_no_epoch_without_rows_again_to_a_sink_with_a_marker(t
     for acked in (0, 1, 2):
         world.commit(world.manifest(stage=False).model_copy(update={"acks": world.acks(acked) if acked else ()}))
 
-    assert sinks_taken_back(bound(1), world.store, "latest", frozenset()) == {}
+    assert sinks_taken_back(bound(1), world.store, "latest", Confirmed()) == {}
 
 
 def test_the_log_keeps_the_required_epoch_of_a_sink_after_retention(world: World) -> None:
@@ -123,23 +124,26 @@ def test_a_restore_to_before_a_replacement_requires_no_marker(world: World) -> N
     identity = SinkIdentity(parts={"id": "b"}, after=4)
     world.commit(world.manifest().model_copy(update={"sink_identities": {SINK: identity}}))
 
-    assert sinks_taken_back(bound(0), world.store, 2, frozenset()) == {}
+    assert sinks_taken_back(bound(0), world.store, 2, Confirmed()) == {}
     world.store.log.begin_incarnation(world.holder, 2, takeover=True)
-    assert sinks_taken_back(bound(0), world.store, "latest", frozenset()) == {}
+    assert sinks_taken_back(bound(0), world.store, "latest", Confirmed()) == {}
 
 
 def test_a_start_is_refused_before_anything_changes_and_names_the_ways_to_continue(world: World) -> None:
     before = world.store.log.state()
 
     with pytest.raises(PublishConflict) as caught:
-        sinks_taken_back(bound(2), world.store, "latest", frozenset())
+        sinks_taken_back(bound(2), world.store, "latest", Confirmed())
 
     assert world.store.log.state() == before
     assert caught.value.context == {"sink": SINK, "restore": 4}
     assert "job.start(restore=4)" in caught.value.hint
+    moved = Confirmed(moved=frozenset({"in"}))
+    with pytest.raises(PublishConflict, match=r"job.start\(restore=4, accept_moved='in'\)"):
+        sinks_taken_back(bound(2), world.store, "latest", moved)
     assert f"declare {world.store.id} {SINK} 3 (not acknowledged: epoch 4 of {SINK};" in caught.value.hint
-    assert sinks_taken_back(bound(3), world.store, "latest", frozenset()) == {}
-    assert sinks_taken_back(bound(2), world.store, "latest", frozenset({SINK})) == {}
+    assert sinks_taken_back(bound(3), world.store, "latest", Confirmed()) == {}
+    assert sinks_taken_back(bound(2), world.store, "latest", Confirmed(new_sinks=frozenset({SINK}))) == {}
 
 
 def test_an_epoch_published_by_another_driver_during_the_check_is_not_missing(world: World) -> None:
@@ -151,11 +155,11 @@ def test_an_epoch_published_by_another_driver_during_the_check_is_not_missing(wo
 
     sink: Any = Slow(3)
     binding = bound(3)[0]
-    assert sinks_taken_back([replace(binding, sink=sink)], world.store, "latest", frozenset()) == {}
+    assert sinks_taken_back([replace(binding, sink=sink)], world.store, "latest", Confirmed()) == {}
 
 
 def test_the_missing_epochs_are_published_again_if_their_rows_are_still_staged(world: World) -> None:
-    back = sinks_taken_back(bound(2), world.store, 4, frozenset())
+    back = sinks_taken_back(bound(2), world.store, 4, Confirmed())
     point = world.store.log.begin_incarnation(world.holder, 4, takeover=True, taken_back=back)
 
     assert back == {SINK: 2}
@@ -167,13 +171,13 @@ def test_the_error_names_an_older_epoch_if_staged_rows_are_gone(world: World, tm
     (tmp_path / "store/edges" / SINK / world.store.log.manifest(3).outputs[SINK].files[0].path).unlink()
 
     with pytest.raises(PublishConflict) as caught:
-        sinks_taken_back(bound(2), world.store, "latest", frozenset())
+        sinks_taken_back(bound(2), world.store, "latest", Confirmed())
 
     assert caught.value.context["restore"] == 2
-    back = sinks_taken_back(bound(2), world.store, 2, frozenset())
+    back = sinks_taken_back(bound(2), world.store, 2, Confirmed())
     point = world.store.log.begin_incarnation(world.holder, 2, takeover=True, taken_back=back)
     assert (point.manifest.epoch, point.unpublished) == (2, {})
-    assert sinks_taken_back(bound(2), Store.open(world.store.location.uri, JOB), "latest", frozenset()) == {}
+    assert sinks_taken_back(bound(2), Store.open(world.store.location.uri, JOB), "latest", Confirmed()) == {}
 
 
 def test_an_emptied_replacement_gets_no_epoch_of_the_old_table(world: World) -> None:
@@ -184,9 +188,9 @@ def test_an_emptied_replacement_gets_no_epoch_of_the_old_table(world: World) -> 
         world.commit(manifest.model_copy(update={"sink_identities": {SINK: identity}}))
 
     with pytest.raises(PublishConflict, match="has published epoch 5, but it has no epoch") as caught:
-        sinks_taken_back(bound(0), world.store, "latest", frozenset())
+        sinks_taken_back(bound(0), world.store, "latest", Confirmed())
     assert caught.value.context["restore"] == 6
-    back = sinks_taken_back(bound(0), world.store, 6, frozenset())
+    back = sinks_taken_back(bound(0), world.store, 6, Confirmed())
     point = world.store.log.begin_incarnation(world.holder, 6, takeover=True, taken_back=back)
     assert (back, [each.epoch for each in point.unpublished[SINK]]) == ({SINK: 4}, [5, 6])
 
