@@ -12,6 +12,7 @@ from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri, seconds_of
 from spark_ckpt.cli.output import print_json, print_line
 from spark_ckpt.cli.stores import open_store
 from spark_ckpt.connector import Json
+from spark_ckpt.coordination.messages import Outcome
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.errors import HandoverFailed
 from spark_ckpt.store.epoch_log import EpochLog
@@ -46,6 +47,7 @@ def handover(
     watch = _Watch(opened.log, before)
     if not watch.until_begun(time.monotonic() + wait_s):
         raise _not_begun(watch.log_state, before, wait_s)
+    _refuse_same_driver(watch.log_state, before)
     watch.until_first_epoch(time.monotonic() + _FIRST_EPOCH_S)
     gap_s = watch.gap_s
     if as_json:
@@ -128,6 +130,17 @@ def _refuse(log_state: LogState, standbys: Standbys) -> None:
             "no standby waits: the job would stand still",
             holder=log_state.holder,
             hint="start the same program once more with job.start(standby=True), then hand over; to stop the job, stop its driver",
+        )
+
+
+def _refuse_same_driver(log_state: LogState, before: LogState) -> None:
+    """Raise if the driver's incarnation failed before its end: then its run has begun the next one, without the request."""
+    ended = next((each for each in log_state.incarnations if each.incarnation == before.incarnation), None)
+    if ended is not None and log_state.holder == before.holder and ended.why not in ("", Outcome.STOPPED.value):
+        raise HandoverFailed(
+            f"the driver failed before it had handed over, and continues by itself: {ended.why}",
+            holder=log_state.holder,
+            hint="run the command again",
         )
 
 

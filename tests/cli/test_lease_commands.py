@@ -119,6 +119,24 @@ def test_a_driver_that_does_not_end_is_reported(command, world, store):
     world.store.log.begin_incarnation(ELSEWHERE)
 
 
+def test_a_driver_that_fails_and_continues_by_itself_has_not_handed_over(command, world, store):
+    """Its next incarnation does not know the request, and begins under the kept lease."""
+    Standbys(world.store.location).write("here", NEAR)
+
+    def driver() -> None:
+        while not world.store.log.state().handover_asked:
+            time.sleep(0)
+        world.store.log.release(1, "[CKPT_QUERY_FAILED] executor lost", keeps=True)
+        world.begin()
+
+    actor = threading.Thread(target=driver)
+    actor.start()
+    answer = command("handover", store)
+    actor.join()
+    assert answer.code == 4
+    assert "continues by itself: [CKPT_QUERY_FAILED] executor lost" in answer.err
+
+
 def test_a_handover_prints_the_final_epoch_and_the_gap(command, world, store):
     """The driver and its standby, as they act on the log: request, final epoch, release, next incarnation."""
     Standbys(world.store.location).write("here", NEAR)
