@@ -7,6 +7,7 @@ source is compared with the restored epoch, because the job continues from that 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,9 @@ Unpublished = Mapping[str, Sequence[Manifest]]
 
 PastLost = Callable[[Cursor], Cursor]
 """Function from a cursor to the one behind lost rows: `connector.SkipsLost.past_lost`."""
+
+CONF_KEYS = re.compile(r" \(--conf [^)]*\)")
+"""Conf keys of a start, as `Confirmed.call` adds them. An outbox has none, and those of a stage count for every stage."""
 
 PLACE = "path"
 """Part that may change while the endpoint stays the same."""

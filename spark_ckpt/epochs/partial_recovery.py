@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 
+from spark_ckpt.epochs.identity import CONF_KEYS
+
 _START = re.compile(r"job\.start\((?=restore=|accept_)")
-_CONF = re.compile(r" \(--conf [^)]*\)")
-"""A conf key confirms for every stage, and a stage refuses a name that it does not have."""
 
 
 class StageStatus(StrEnum):
@@ -37,6 +37,6 @@ def recovery_text(stages: Mapping[str, StageStatus]) -> str:
 
 def of_stage(hint: str, stage: str) -> str:
     """Return the hint of an error with the starts of this stage: `job.start` refuses a program with stages."""
-    said = _START.sub(f"job.start_stages({stage!r}, ", _CONF.sub("", hint))
+    said = _START.sub(f"job.start_stages({stage!r}, ", CONF_KEYS.sub("", hint))
     said = said.replace("job.start()", f"job.start_stages({stage!r})")
     return said.replace("job.start(standby=True)", "Job(..., standby=True)")

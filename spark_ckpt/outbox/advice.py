@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
+from spark_ckpt.epochs.identity import CONF_KEYS
 from spark_ckpt.epochs.log_state import LogState
 
-_CONF = re.compile(r" \(--conf [^)]*\)")
-"""Setting of a job, as a hint names it; an outbox has none."""
 _RESTORE = re.compile(r"restore=(\d+)")
 # In this order: a later phrase is part of an earlier one.
 _TERMS = (
@@ -27,7 +26,7 @@ def of_outbox(hint: str, log_state: LogState | None = None) -> str:
 
     `log_state`: names the batches that the query goes back to; None if the log cannot be read.
     """
-    said = _CONF.sub("", hint)
+    said = CONF_KEYS.sub("", hint)
     for ours, theirs in _TERMS:
         said = said.replace(ours, theirs)
     if "restore=EPOCH" in said:
