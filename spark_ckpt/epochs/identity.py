@@ -475,7 +475,7 @@ def _refused(
         back = free_of(rows, whole)
         return (
             f"{every.call(back)}, which produces the rows after epoch {back} again, for every sink: "
-            f"{' and '.join(rows)} may lack some (see `spark-ckpt restore STORE {back}`)"
+            f"the old {' and '.join(rows)} may lack some (see `spark-ckpt restore STORE {back}`)"
         )
 
     hint = f"{_correction(changes, known)}; or confirm the new {_one(changes)} by name: {call(())}"
@@ -516,4 +516,4 @@ def _correction(changes: Sequence[_IdentityChange], known: Mapping[str, Mapping[
             # The endpoint is recorded under another name: a rename cures it, and no position is lost.
             if other != each.name and parts and not differing(parts, each.found):
                 return f"{each.kind} '{each.name}' is now what '{other}' was: give each its old name back"
-    return f"correct the {changes[0].kind}" + ("s" if len(changes) > 1 else "")
+    return "correct the " + one_or_many(len(changes), changes[0].kind, "endpoints")
