@@ -194,7 +194,11 @@ def _read(name: str, store: Store, end: int | None) -> ProgramStore:
     branch = [brief.epoch for brief in log_state.lineage(end)][::-1]
     if not branch:
         raise ConfigInvalid(f"job '{store.job}' has no epoch yet", hint="start it, or leave its store out")
-    return ProgramStore(name, store, log_state, tuple(store.log.manifests(branch)))
+    try:
+        return ProgramStore(name, store, log_state, tuple(store.log.manifests(branch)))
+    except EpochNotFound:
+        # Retention of the running driver came between the two reads of the log.
+        return _read(name, store, end)
 
 
 def _edge_sources(manifest: Manifest) -> Iterator[tuple[str, Mapping[str, str]]]:

@@ -392,6 +392,23 @@ def test_rows_that_retention_deleted_end_the_line(command: CommandLine, trio: Tr
     assert "epoch 3 are deleted" in refused.err
 
 
+def test_lines_are_listed_while_retention_drops_epochs(
+    command: CommandLine, trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may come between the two reads of a log: of its epochs, and of their manifests."""
+    read, calls = epoch_log.EpochLog.manifests, []
+
+    def overtaken(self, *arguments, **named):
+        calls.append(self)
+        if len(calls) == 1:
+            trio.orders.forget(4)
+        return read(self, *arguments, **named)
+
+    monkeypatch.setattr(epoch_log.EpochLog, "manifests", overtaken)
+    lines = command("line", *trio.uris, "--json").json["lines"]
+    assert {each["epochs"]["orders"] for each in lines} == {4}
+
+
 def test_a_loop_of_programs_is_restored_together(command: CommandLine, tmp_path: Path) -> None:
     ask = ProgramKit(tmp_path, "ask")
     answer = ProgramKit(tmp_path, "answer", ask)
