@@ -28,6 +28,7 @@ from spark_ckpt.store.epoch_log import wall_ms
 from spark_ckpt.store.existing import existing_store, job_of
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.schemes import store_location
+from spark_ckpt.store.stage_folder import stores_below
 from spark_ckpt.store.store import Store
 from spark_ckpt.wording import counted
 
@@ -46,7 +47,8 @@ def store_findings(uri: str, options: Mapping[str, str]) -> Iterator[Finding]:
     """Check the content of `uri`, and if a job can use it. Creates and removes a folder next to the store's own."""
     try:
         location = store_location(uri, options)
-        yield from _contents(location)
+        for each in stores_below(uri, options):  # the stages of a program
+            yield from _contents(store_location(each, options))
         yield _writable(location)
     except CkptError as error:
         yield Finding("store", "fail", error.what, error.hint)

@@ -9,7 +9,7 @@ from spark_ckpt.cli.options import pairs
 from spark_ckpt.epochs.epoch_status import statuses
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import EpochBrief
-from spark_ckpt.errors import CkptError, ConfigInvalid, EpochNotFound
+from spark_ckpt.errors import CkptError, ConfigInvalid, EpochNotFound, StoreForeign
 from spark_ckpt.outbox.advice import of_outbox
 from spark_ckpt.store.epoch_log import wall_ms
 from spark_ckpt.store.existing import existing_store
@@ -20,7 +20,14 @@ from spark_ckpt.store.store import Store
 
 def open_store(uri: str, storage_options: Sequence[str] | None = None) -> Store:
     """Return the store at `uri`; creates nothing. Raises `StoreForeign` (also if there is none), or a `StoreOutage`."""
-    return existing_store(uri, pairs(storage_options, "--storage-option"))
+    options = pairs(storage_options, "--storage-option")
+    try:
+        return existing_store(uri, options)
+    except StoreForeign as error:
+        # The program names this folder as its store, and each of its stages has one of its own there.
+        if (below := stores_below(uri, options)) != [uri]:
+            error.hint = f"it is the folder of a program with stages; give the store of one: {', '.join(below)}"
+        raise
 
 
 def open_stores(uris: Sequence[str], storage_options: Sequence[str] | None = None) -> list[Store]:

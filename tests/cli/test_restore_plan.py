@@ -141,6 +141,16 @@ def test_commands_on_the_store_of_a_stage_name_the_start_of_the_stage(command, b
     assert f"job.start_stages('store', restore=4, accept_new_sink='{SINK}') produces" in refused
 
 
+def test_a_command_on_the_folder_of_a_program_names_the_stores_of_its_stages(command, branches):
+    folder = branches.store.location.local.parent
+    assert "check the path" in command("restore", folder, 1).err
+    record_stages(Location(str(folder)), Stages(job="program", stages={"store": ()}))
+    refused = command("restore", folder, 1)
+    assert (refused.code, f"give the store of one: {folder}/store\n" in refused.err) == (3, True)
+    found = {each["check"]: each for each in command("doctor", "--store", folder, "--json").json["findings"]}
+    assert (found["store"]["status"], found["newest epoch"]["detail"][:7]) == ("ok", "epoch 5")
+
+
 def test_a_plan_with_a_new_sink_names_its_start_and_is_refused_while_the_old_one_has_unpublished_rows(
     command, branches
 ):
