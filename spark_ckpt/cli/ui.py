@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 
 from spark_ckpt.cli.options import StorageOptions, pairs
 from spark_ckpt.cli.output import flush, print_line
-from spark_ckpt.errors import EnvironmentUnfit
+from spark_ckpt.errors import EnvironmentUnfit, StoreOutage
+from spark_ckpt.store.stage_folder import stores_below
 
 _YOUNG = 100_000
 """Number of new objects that starts Python's garbage collector. With the default, an overview of ten thousand epochs
@@ -18,7 +21,13 @@ spends a third of its time in the collector. This process does nothing else.
 
 
 def ui(
-    stores: Annotated[list[str], typer.Argument(metavar="STORE...", help="Stores of jobs, running or not.")],
+    stores: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="STORE...",
+            help="Stores of jobs, running or not; or the folder of a program with stages.",
+        ),
+    ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 4141,
     host: Annotated[
         str, typer.Option(help="Address to listen on. Everyone who can reach it can read state and cursors.")
@@ -37,7 +46,15 @@ def ui(
     except ImportError as error:
         raise EnvironmentUnfit("the page needs starlette and uvicorn", hint="pip install 'spark-ckpt[ui]'") from error
     gc.set_threshold(_YOUNG)
-    server = PageServer(stores, host, port, name or (), pairs(storage_option, "--storage-option"))
+    options = pairs(storage_option, "--storage-option")
+    every = [store for each in stores for store in _stores_of(each, options)]
+    server = PageServer(every, host, port, name or (), options)
     print_line(f"{server.url}  (Ctrl-C ends it)")
     flush()  # the server blocks from here on, and a pipe holds lines back
     server.run()
+
+
+def _stores_of(uri: str, options: Mapping[str, str]) -> list[str]:
+    with suppress(StoreOutage):
+        return stores_below(uri, options)
+    return [uri]  # the page shows the outage, and the store after it
