@@ -10,7 +10,7 @@ import typer
 
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri, seconds_of
 from spark_ckpt.cli.output import print_json, print_line
-from spark_ckpt.cli.stores import open_store
+from spark_ckpt.cli.stores import advice_for, open_store
 from spark_ckpt.connector import Json
 from spark_ckpt.coordination.messages import Outcome
 from spark_ckpt.epochs.log_state import LogState
@@ -42,7 +42,8 @@ def handover(
     opened = open_store(store, storage_option)
     # Refused before the request is in the log: a driver that reads it ends, and without a standby the job would stand still.
     before = opened.log.state()
-    _refuse(before, Standbys(opened.location))
+    with advice_for(opened):
+        _refuse(before, Standbys(opened.location))
     opened.log.ask_handover(before.incarnation)
     watch = _Watch(opened.log, before)
     if not watch.until_begun(time.monotonic() + wait_s):

@@ -14,6 +14,7 @@ from spark_ckpt.cli.stores import open_store
 from spark_ckpt.connector import Json
 from spark_ckpt.epochs.log_state import LogState, MaintenanceEntry
 from spark_ckpt.store.holder import provably_dead
+from spark_ckpt.store.stage_folder import in_terms_of_stage
 from spark_ckpt.store.standbys import StandbyNote, Standbys
 
 
@@ -60,7 +61,8 @@ def lease(store: StoreUri, as_json: AsJson = False, storage_option: StorageOptio
     elif log_state.kind == "outbox":
         print_line("an outbox has no standby: start the query on another machine, and that driver takes over")
     else:
-        print_line("no standby waits; start one with job.start(standby=True), see docs/second-driver.md")
+        start = in_terms_of_stage(opened.location, "job.start(standby=True)")
+        print_line(f"no standby waits; start one with {start}, see docs/second-driver.md")
 
 
 def state_of(log_state: LogState) -> str:

@@ -139,6 +139,7 @@ def test_commands_on_the_store_of_a_stage_name_the_start_of_the_stage(command, b
     assert (
         "restore it with job.start_stages('store', restore='v1')" in command("savepoint", "add", location.uri, "v1").out
     )
+    assert "start one with Job(..., standby=True)" in command("lease", location.uri).out
     refused = command("restore", location.uri, "latest", "--accept-new-sink", SINK).err
     assert f"job.start_stages('store', restore=4, accept_new_sink='{SINK}') produces" in refused
 
