@@ -374,7 +374,7 @@ class StopTimedOut(EpochTimedOut, SystemExit):
 
 
 class DrainStopped(CkptError, SystemExit):
-    """SIGTERM or SIGINT ended a run with `availableNow=True` before it had read the available input.
+    """SIGTERM, SIGINT or a handover ended a run with `availableNow=True` before it had read the available input.
 
     A program that does not catch it ends with this code.
     """

@@ -105,7 +105,7 @@ class SparkIncarnation:
         self._close_within_s = JOIN_S
         self._query: RunningQuery | None = None
         self._folder, self._levels = LocalFolder(plan.cache, point.incarnation), levels
-        self._leaving = self._abandoned = False
+        self.hands_over = self._abandoned = False  # the first: a standby is to take over
         # Of the epoch, not of the settings: its state files are divided by this number.
         key_groups = plan.key_groups(point.manifest)
         shape, acked = plan.shape(key_groups), plan.store.log.state().acked
@@ -282,9 +282,9 @@ class SparkIncarnation:
 
     def _follow_requests(self, log_state: LogState) -> None:
         """Check the log state, which was just read, for a request to hand over."""
-        if log_state.handover_asked and not self._leaving:
+        if log_state.handover_asked and not self.hands_over:
             # Once: each later commit reads the same request, and another stop would ask for another final epoch.
-            self._leaving = True
+            self.hands_over = True
             self._announcer.hands_over(self.last_epoch)
             self.request_stop()
 

@@ -324,12 +324,17 @@ class Run:
             self._end(None)
 
     def _stopped_drain(self) -> DrainStopped | None:
-        """Return the error of a drain that a signal has ended early: what follows in the program expects all input."""
-        if self._signal is None or not self._drains or self._supervisor.has_drained:
+        """Return the error of a drain that something else than its program has ended early: what follows in the program expects
+        all input.
+        """
+        ended_by = self._signal or ("a handover to a standby" if self._supervisor.hands_over else None)
+        if ended_by is None or not self._drains or self._supervisor.has_drained:
             return None
         return DrainStopped(
-            f"{self._signal} ended the run before it had read the available input",
-            hint="nothing is lost: start the job again, it continues after its newest epoch",
+            f"{ended_by} ended the run before it had read the available input",
+            hint="nothing is lost: the standby continues after the newest epoch"
+            if self._signal is None
+            else "nothing is lost: start the job again, it continues after its newest epoch",
         )
 
     def _end_with_program(self) -> None:

@@ -80,6 +80,11 @@ class Supervisor:
         return self._incarnation is not None and self._incarnation.has_drained
 
     @property
+    def hands_over(self) -> bool:
+        """True if the run ends, or has ended, because a standby is to take over."""
+        return self._incarnation is not None and self._incarnation.hands_over
+
+    @property
     def stop_bound_s(self) -> float:
         """Seconds that a stop waits for its final epoch."""
         return stop_bound_ms(self._plan.config.stop_timeout_ms, self._progress.longest_batch_ms()) / 1000

@@ -215,10 +215,12 @@ _RUNS: Mapping[str, ErrorCause] = {
         "raise `stop_timeout`, and let the platform wait longer before it kills the job (docs/operations.md).",
     ),
     "CKPT_DRAIN_STOPPED": ErrorCause(
-        "The program got SIGTERM or SIGINT while a run with `availableNow=True` read the available input. The run took "
-        "its final epoch and ended. What follows in the program would have worked on a part of the input.",
-        "No row is lost: start the job again, and it continues after its newest epoch. If a time limit of the platform "
-        "sent the signal, raise the limit. A program that can work on a part of the input catches the error.",
+        "The program got SIGTERM or SIGINT, or was asked to hand over to a standby, while a run with `availableNow=True` read "
+        "the available input. The run took its final epoch and ended. What follows in the program would have worked on a part of "
+        "the input.",
+        "No row is lost: start the job again, and it continues after its newest epoch; after a handover the standby does. If a "
+        "time limit of the platform sent the signal, raise the limit. A program that can work on a part of the input catches the "
+        "error.",
     ),
     "CKPT_RUN_FAILED": ErrorCause(
         "More than `max_failed_epochs` incarnations in a row failed, and no epoch was committed between them.",

@@ -39,6 +39,7 @@ class FakeIncarnation:
         self.cursors = {"in": {"n": 0}}
         self.abandoned = False
         self.has_drained = bench.has_drained
+        self.hands_over = bench.hands_over
         bench.incarnations.append(self)
 
     def begin(self):
@@ -75,7 +76,7 @@ class FakeIncarnation:
 class Bench:
     def __init__(self, folder, monkeypatch):
         self.folder, self.incarnations, self.endings, self.beginnings, self.closed = folder, [], [], [], []
-        self.has_drained = False
+        self.has_drained = self.hands_over = False
         self.store = Store.open(str(folder / "store"), JOB)
         monkeypatch.setattr(
             supervisor_module, "SparkIncarnation", lambda plan, point, *_: FakeIncarnation(self, plan, point)

@@ -394,6 +394,13 @@ def test_a_drain_that_a_signal_ends_early_is_an_error(bench, has_drained):
     assert not bench.incarnations[0].abandoned
 
 
+@pytest.mark.parametrize("has_drained", [False, True])
+def test_a_drain_that_is_handed_over_early_is_an_error(bench, has_drained):
+    bench.has_drained, bench.hands_over = has_drained, True
+    error = ended(bench.run(STOPPED, drain=True))
+    assert type(error) is (type(None) if has_drained else DrainStopped)
+
+
 def test_a_drain_that_its_program_stops_is_no_error(bench):
     run = bench.run("running", drain=True)
     assert run.stop(WAIT_S)
