@@ -115,12 +115,13 @@ def _print_unpublished(log_state: LogState, status: Mapping[int, str]) -> None:
         lacking = [epoch for epoch in log_state.unacked(sink) if status.get(epoch) == UNPUBLISHED]
         if lacking and runs(log_state, wall_ms()):
             print_line(
-                f"\nsink {sink} has not published {epochs(lacking)} for longer than {seconds(log_state.lease_ms)}: "
+                f"\nsink {sink} has not acknowledged {epochs(lacking)} for longer than {seconds(log_state.lease_ms)}: "
                 "see the driver's log for the reason"
             )
         elif lacking:
             print_line(
-                f"\nsink {sink} has not published {epochs(lacking)}: the next start publishes what it continues from"
+                f"\nsink {sink} has not acknowledged {epochs(lacking)}: the next start publishes what it continues from, as far as "
+                "the sink lacks it"
             )
 
 

@@ -92,8 +92,8 @@ def test_list_prints_the_newest_epochs_and_savepoints_and_counts_the_rest(comman
 def test_list_names_unpublished_epochs_and_their_publisher(command, world):
     world.store.log.release(world.line.incarnation, "stopped")
     assert (
-        f"sink {SINK} has not published epochs 2 and 3: the next start publishes what it continues from"
-        in command("list", uri(world)).out
+        f"sink {SINK} has not acknowledged epochs 2 and 3: the next start publishes what it continues from, as far as the sink "
+        "lacks it" in command("list", uri(world)).out
     )
 
 
