@@ -246,9 +246,9 @@ def _measure(name: str, load: Workload, seed: int, options: Mapping[str, Json]) 
     except (sim.Violation, ProtocolViolation) as complaint:
         what = str(complaint).splitlines()[0]
         where = f"{name} on {load.graph.name}, seed {seed}"
-        # times chosen by the user may be too short for any progress; that is no bug
-        if isinstance(complaint, sim.NoEnd) and load.times != _times(None, None):
-            hint = "take a longer --interval-ms or --timeout-ms"
+        # times chosen by the user may be too short for any progress, or clocks too far apart; that is no bug
+        if isinstance(complaint, sim.NoEnd) and (load.skew_ms or load.times != _times(None, None)):
+            hint = "take a smaller --skew-ms" if load.skew_ms else "take a longer --interval-ms or --timeout-ms"
             raise ConfigInvalid(f"{where}, makes no progress with these times: {what}", hint=hint) from complaint
         # a sound protocol that an oracle condemns is a bug of this project, and never of the user's workload
         raise ProtocolCondemned(f"{where}: {what}", hint="report it with this line, it is a bug") from complaint

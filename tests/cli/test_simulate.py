@@ -271,10 +271,22 @@ def test_the_errors_of_mistakes_list_the_valid_values(capsys: Captured, argument
     assert text in capsys.readouterr().err
 
 
-def test_times_that_let_no_checkpoint_end_are_refused(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("--inputs", "100", "--interval-ms", "1"), "take a longer --interval-ms or --timeout-ms"),
+        (("--timeout-ms", "1"), "take a longer --interval-ms or --timeout-ms"),
+        (("--skew-ms", "1000000"), "take a smaller --skew-ms"),
+    ],
+)
+def test_times_that_let_no_checkpoint_end_are_refused(
+    arguments: tuple[str, ...], hint: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("checkpoint_lab.timed.STEPS_MAX", 5_000)
-    assert exit_code(("compare", "--runs", "1", "--inputs", "100", "--interval-ms", "1")) == 2
-    assert "makes no progress with these times" in capsys.readouterr().err
+    assert exit_code(("compare", "--runs", "1", *arguments)) == 2
+    told = capsys.readouterr().err
+    assert "makes no progress with these times" in told
+    assert hint in told
 
 
 COORDINATED = [name for name in SOUND if MENU[name].coordinator]

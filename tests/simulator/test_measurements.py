@@ -8,6 +8,9 @@ import checkpoint_lab as sim
 from checkpoint_lab.message_world import MessageWorld
 from checkpoint_lab.scripted import handled_cells
 from checkpoint_lab.timed import TIMED, skewed
+from checkpoint_protocols.checkpoints import index_based
+from checkpoint_protocols.message_logging import adaptive_logging
+from checkpoint_protocols.recovery import Protocol
 from checkpoint_protocols.snapshots import wall_clock
 from tests.simulator import markers
 from tests.simulator.planted import HearsTheDead
@@ -73,6 +76,22 @@ def test_a_sound_protocol_works_with_any_skew() -> None:
     assert len(run.recovery_ms) == 2
     assert run.audits == ()
     assert run.reread > 0
+
+
+def test_every_crash_counts_until_its_process_works_again() -> None:
+    """The second crash is after the process has done its part of the first recovery, while another has not."""
+    run = sim.measure(markers.protocol(), sim.GRAPHS["cycle"], 0, crashes=[(150, "a"), (220, "a")])
+
+    first, second = run.recovery_ms
+    assert first - second == 220 - 150
+
+
+@pytest.mark.parametrize("protocol", [index_based.PROTOCOL, adaptive_logging.PROTOCOL], ids=lambda each: each.name)
+def test_rows_are_shown_when_the_slowest_clock_has_come_to_their_index(protocol: Protocol) -> None:
+    run = sim.measure(protocol, sim.GRAPHS["diamond"], 0, skew_ms=20_000)
+
+    assert len(run.shown_ms) == run.counts["rows shown"] == 40
+    assert max(run.shown_ms) > 10_000
 
 
 def test_a_timed_run_replays_from_its_trace() -> None:
