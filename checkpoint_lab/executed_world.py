@@ -31,7 +31,7 @@ from checkpoint_protocols.machine import Effect, Event
 from checkpoint_protocols.menu import MENU
 from checkpoint_protocols.message_machine import AnyMessageMachine
 from checkpoint_protocols.recovery import Birth, Key, Part, Protocol, ProtocolSettings, Record
-from checkpoint_protocols.vocabulary import CaptureState, SinkOp, SinkTransaction
+from checkpoint_protocols.vocabulary import CaptureState, SinkTransaction
 
 STEPS = 30
 """Steps of the random phase, on average: each batch costs a micro-batch of Spark."""
@@ -217,7 +217,7 @@ class ExecutedWorld(BatchesWorld):
             self.results[process.name].append(f"{lineage}!{digest}")
 
     def _carry_out(self, process: Process, effect: Effect) -> None:
-        shows = isinstance(effect, SinkTransaction) and effect.op is SinkOp.COMMIT
+        shows = isinstance(effect, SinkTransaction)
         # The rows that were delivered before the capture belong to it, so they run first, in the micro-batch that ends with its
         # marker.
         if isinstance(effect, CaptureState) and process.name in self.graph.processes:

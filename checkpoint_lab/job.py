@@ -45,7 +45,6 @@ from checkpoint_protocols.vocabulary import (
     Restore,
     Send,
     SetTimer,
-    SinkOp,
     SinkTransaction,
     StoreRecord,
 )
@@ -321,22 +320,19 @@ class JobWorld(World):
         self.tell(process.name, "erase", " ".join("/".join(key) for key in effect.keys))
 
     def _restore(self, process: Process, effect: Restore) -> None:
-        """Do the process's part now: it has met a newer incarnation. Then hand in the events that it met."""
+        """Do the process's part now: it has met a newer incarnation. Then hand in the event that it met."""
         if process.incarnation < self.incarnation:
             self.join(process)
-        for event in effect.replay:
-            self.hand(process, event)
+        self.hand(process, effect.event)
 
     def _show(self, process: Process, effect: SinkTransaction) -> None:
         """Queue a publication for the sink; the sink performs it in another step (`publish`)."""
-        rows: tuple[int, ...] = ()
-        if effect.op is SinkOp.COMMIT:
-            if not 0 <= effect.first <= effect.last <= len(process.state.rows):
-                oracles.refuse_rows(process, effect.first, effect.last)
-            rows = tuple(process.state.rows[effect.first : effect.last])
-            # Judged at the request and not when the rows appear: from here on the sink may perform it at any time (G6).
-            self.judge_shown(process, effect.last)
-            self.note("shown")
+        if not 0 <= effect.first <= effect.last <= len(process.state.rows):
+            oracles.refuse_rows(process, effect.first, effect.last)
+        rows = tuple(process.state.rows[effect.first : effect.last])
+        # Judged at the request and not when the rows appear: from here on the sink may perform it at any time (G6).
+        self.judge_shown(process, effect.last)
+        self.note("shown")
         names = tuple(self.app.lineage(self.truth.message(bit).body) for bit in rows)
         process.publishing.append(SinkPublication(effect.transaction, effect.first, effect.last, rows, names))
 

@@ -46,7 +46,6 @@ from checkpoint_protocols.vocabulary import (
     Restore,
     Send,
     SetTimer,
-    SinkOp,
     SinkTransaction,
     Stored,
     StoreRecord,
@@ -219,7 +218,7 @@ class Zombie:
                 self.cuts[checkpoint_key(index)] = self.state.cut()
             case Erase(keys) if fence.admits(self.incarnation):
                 self.process.storage.erase(keys)
-            case SinkTransaction(SinkOp.COMMIT, name, first, last):
+            case SinkTransaction(name, first, last):
                 rows, names = tuple(self.state.rows[first:last]), tuple(self.shown_as[first:last])
                 self.process.late.append((self.incarnation, SinkPublication(name, first, last, rows, names)))
             case Hold(channel):

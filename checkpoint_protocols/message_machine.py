@@ -27,7 +27,7 @@ class MessageMachine(Machine[PhaseT]):
 
     - It drops an application message whose send was undone.
     - It drops every protocol message of an older incarnation.
-    - A message of a newer incarnation makes the process roll back first: `Restore`, with the message in `replay`. This
+    - A message of a newer incarnation makes the process roll back first: `Restore`, with the message. This
       holds if the message arrives before the news of the recovery, and after it.
     - A `DELAYED` message (older incarnation, never undone) passes; the protocol decides its handling.
     """
@@ -89,7 +89,7 @@ class MessageMachine(Machine[PhaseT]):
     def _other_incarnation(self, event: Received, message: Envelope) -> list[Effect] | None:
         if message.incarnation > self.incarnation:
             # The message belongs to the state after the rollback, so the host hands it in again there.
-            return [Restore(message.incarnation, None, (event,), {})]
+            return [Restore(event)]
         if message.kind != APP:
             return [Drop(event, f"{message.kind} of incarnation {message.incarnation}, this is {self.incarnation}")]
         # Control messages of a recovered epoch are void; application messages may only be late.

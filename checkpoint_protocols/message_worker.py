@@ -35,7 +35,6 @@ from checkpoint_protocols.vocabulary import (
     Note,
     Received,
     SetTimer,
-    SinkOp,
     SinkTransaction,
     Stored,
     StoreRecord,
@@ -106,7 +105,7 @@ class MessageWorker(MessageMachine[PhaseT]):
         if not self.is_sink or last <= self.shown:
             return []
         first, self.shown = self.shown, last
-        return [SinkTransaction(SinkOp.COMMIT, transaction, first, last)]
+        return [SinkTransaction(transaction, first, last)]
 
 
 def erase_before(kept: set[int], number: int) -> list[Effect]:

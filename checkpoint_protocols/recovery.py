@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.ids import Epoch, Incarnation, ProcessId
 from checkpoint_protocols.incarnation import Line, RollbackTable
-from checkpoint_protocols.vocabulary import Envelope, Json, SinkOp
+from checkpoint_protocols.vocabulary import Envelope, Json
 
 if TYPE_CHECKING:
     from checkpoint_protocols.message_machine import AnyMessageMachine
@@ -155,8 +155,6 @@ class RecoveryPlan:
     incarnation: Incarnation
     row: Line
     parts: Mapping[ProcessId, Part]
-    transactions: Mapping[str, SinkOp] = field(default_factory=dict)
-    """Verdict for every sink transaction in doubt."""
 
 
 Rejoin = Callable[[RecoveryPlan, Birth], Part]

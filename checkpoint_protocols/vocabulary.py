@@ -31,7 +31,6 @@ __all__ = [
     "Restore",
     "Send",
     "SetTimer",
-    "SinkOp",
     "SinkReplied",
     "SinkTransaction",
     "StoreRecord",
@@ -97,14 +96,6 @@ class CheckpointKind(StrEnum):
     FORCED = "forced"
     TENTATIVE = "tentative"
     PERMANENT = "permanent"
-
-
-class SinkOp(StrEnum):
-    """Steps of a sink's transaction."""
-
-    PREPARE = "prepare"
-    COMMIT = "commit"
-    ABORT = "abort"
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,19 +217,15 @@ class Erase(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Restore(Effect):
-    """Load a checkpoint (None: keep the state), refill channels, rewind sources, then deliver again."""
+    """Do this process's part of the newest recovery now, then hand in `event`, which is of that incarnation or a later one."""
 
-    incarnation: Incarnation
-    index: Epoch | None
-    replay: tuple[Received, ...]
-    cursors: Mapping[str, Json]
+    event: Received
 
 
 @dataclass(frozen=True, slots=True)
 class SinkTransaction(Effect):
-    """Carry out one step of a sink's transaction over the rows in (first, last]."""
+    """Publish the rows in (first, last] in one transaction of the sink."""
 
-    op: SinkOp
     transaction: str
     first: int
     last: int

@@ -33,7 +33,6 @@ from checkpoint_protocols.vocabulary import (
     Note,
     Received,
     Release,
-    SinkOp,
     SinkReplied,
     SinkTransaction,
     Stored,
@@ -162,7 +161,7 @@ class SnapshotWorker(MessageWorker[PhaseT]):
 
     def _show_rows(self, number: int, first: int, last: int) -> SinkTransaction:
         # The name carries the rows, so that a refusal says which rows to repeat.
-        return SinkTransaction(SinkOp.COMMIT, f"{self.me}/{number}/{first}-{last}", first, last)
+        return SinkTransaction(f"{self.me}/{number}/{first}-{last}", first, last)
 
     def _on_sink_replied(self, event: SinkReplied) -> list[Effect]:
         if event.ok:

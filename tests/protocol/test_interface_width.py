@@ -98,7 +98,7 @@ class IndexWorker(Machine[Phase]):
         match age(ProcessId(message.source), message.incarnation, index, self.incarnation, self.table):
             case Age.NEWER:
                 self.phase = Phase.RESTORING
-                return [v.Restore(message.incarnation, None, (event,), {})]
+                return [v.Restore(event)]
             case Age.UNDONE:
                 return [v.Drop(event, "its send was undone")]
             case Age.CURRENT if index > self.index:
@@ -158,5 +158,5 @@ def test_messages_of_older_incarnations_are_judged_by_the_whole_rollback_table(w
 def test_a_message_of_a_newer_incarnation_restores_first(worker: IndexWorker) -> None:
     newer = received(index=7, sent_in=4)
 
-    assert worker.handle(newer) == [v.Restore(Incarnation(4), None, (newer,), {})]
+    assert worker.handle(newer) == [v.Restore(newer)]
     assert worker.phase is Phase.RESTORING

@@ -27,7 +27,6 @@ from checkpoint_protocols.vocabulary import (
     Hold,
     Received,
     Release,
-    SinkOp,
     SinkTransaction,
     Stored,
 )
@@ -99,7 +98,7 @@ class ShowsItsOwnIndex(_off(IndexWorker)):  # type: ignore[misc]
         if not event.ok or self.graph.outputs[self.me] or last <= first:
             return effects
         self.shown = last
-        return [*effects, SinkTransaction(SinkOp.COMMIT, "own", first, last)]
+        return [*effects, SinkTransaction("own", first, last)]
 
 
 class ErasesTheLine(_off(IndexWorker)):  # type: ignore[misc]

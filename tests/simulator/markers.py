@@ -35,7 +35,6 @@ from checkpoint_protocols.vocabulary import (
     Note,
     Received,
     SetTimer,
-    SinkOp,
     SinkTransaction,
     Stored,
     StoreRecord,
@@ -154,7 +153,7 @@ class Worker(MessageMachine[Phase]):
         return [*erased, self._rows(message.index, first, last)]
 
     def _rows(self, index: int, first: int, last: int) -> SinkTransaction:
-        return SinkTransaction(SinkOp.COMMIT, f"rows {index}", first, last)
+        return SinkTransaction(f"rows {index}", first, last)
 
 
 class Coordinator(MessageMachine[Phase]):

@@ -20,7 +20,6 @@ from checkpoint_protocols.vocabulary import (
     Note,
     Received,
     SetTimer,
-    SinkOp,
     SinkTransaction,
     Stored,
     TimerElapsed,
@@ -105,7 +104,7 @@ class ShowsWhatItHas(markers.Worker):
         effects = super()._on_received(event)
         if self.graph.outputs[self.me] or not any(isinstance(effect, Deliver) for effect in effects):
             return effects
-        return [*effects, SinkTransaction(SinkOp.COMMIT, "now", self.delivered - 1, self.delivered)]
+        return [*effects, SinkTransaction("now", self.delivered - 1, self.delivered)]
 
 
 class ErasesTheCommitted(markers.Worker):

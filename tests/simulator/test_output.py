@@ -19,7 +19,7 @@ from checkpoint_protocols.machine import Effect, Event
 from checkpoint_protocols.menu import MENU
 from checkpoint_protocols.message_machine import AnyMessageMachine
 from checkpoint_protocols.recovery import Birth, Protocol
-from checkpoint_protocols.vocabulary import Deliver, SinkOp, SinkTransaction
+from checkpoint_protocols.vocabulary import Deliver, SinkTransaction
 
 SOUND = [protocol for protocol in MENU.values() if protocol.sound]
 SEEDS = 60
@@ -117,7 +117,7 @@ def shows_everything_it_delivers(machine: AnyMessageMachine, effects: list[Effec
     first = getattr(machine, "published", 0)
     machine.published = first + delivered  # type: ignore[attr-defined]
     rest = shows_nothing(machine, effects)
-    return [*rest, SinkTransaction(SinkOp.COMMIT, f"early {first}", first, first + delivered)]
+    return [*rest, SinkTransaction(f"early {first}", first, first + delivered)]
 
 
 def shows_where_nobody_looks(machine: AnyMessageMachine, effects: list[Effect]) -> list[Effect]:
@@ -125,7 +125,7 @@ def shows_where_nobody_looks(machine: AnyMessageMachine, effects: list[Effect]) 
     delivered = any(isinstance(effect, Deliver) for effect in effects)
     if not machine.graph.outputs[machine.me] or not delivered:
         return effects
-    return [*effects, SinkTransaction(SinkOp.COMMIT, "nobody looks", 0, 1)]
+    return [*effects, SinkTransaction("nobody looks", 0, 1)]
 
 
 def forgetful(protocol: Protocol) -> Protocol:

@@ -16,7 +16,7 @@ from checkpoint_protocols.message_logging.sender_logging import (
     replay_the_failed,
 )
 from checkpoint_protocols.recovery import Failure, Part, RecoveryPlan
-from checkpoint_protocols.vocabulary import AppSent, Received, SinkOp, SinkTransaction
+from checkpoint_protocols.vocabulary import AppSent, Received, SinkTransaction
 
 
 class _WithoutInvariants(SenderLoggingWorker):
@@ -53,7 +53,7 @@ class ShowsAtOnce(_WithoutInvariants):
     def _show(self) -> list[Effect]:
         first, self.shown = self.shown, self.order.rsn
         shows = self.is_sink and self.shown > first
-        return [SinkTransaction(SinkOp.COMMIT, f"{self.me}/{self.shown}", first, self.shown)] if shows else []
+        return [SinkTransaction(f"{self.me}/{self.shown}", first, self.shown)] if shows else []
 
     def _accept(self, event: Received) -> list[Effect]:
         return [*super()._accept(event), *self._show()]
