@@ -7,10 +7,12 @@ from collections import Counter
 import pytest
 
 from checkpoint_lab.explore import ScopeTooLarge, explore
+from checkpoint_lab.lease_node import LeaseEntry
 from checkpoint_lab.lease_world import LeaseRules, LeaseWorld, Scope
 from checkpoint_lab.schedules import LEASE_FAULT_RATE, LEASE_STEPS, drive, lease_world, scope_of
 from checkpoint_lab.violations import Violation
 from checkpoint_lab.world import Choice
+from checkpoint_protocols.ids import ProcessId
 from tests.protocol.lease_scenario import lease_scenarios, play
 from tests.protocol.literal import lease as wrong
 from tests.simulator.lease_returns import ReturningWorld
@@ -54,6 +56,7 @@ BY_SCHEDULES = [
     (wrong.UNFENCED, "O8", 400),
     (wrong.WEIGHT_ZERO, "L6", 100),
     (LeaseRules(wrong.AnyBoot), "L1|L3", 100),
+    (LeaseRules(wrong.AnyHolder), "L4", 100),
     (LeaseRules(primary=wrong.ForgetsTheLease), "L1|L3", 400),
     (LeaseRules(primary=wrong.WaitsTheHoldersTime), "L1|L3", 400),
 ]
@@ -102,6 +105,15 @@ def test_an_elected_holder_that_keeps_its_right_is_condemned() -> None:
 
     with pytest.raises(Violation, match="L2"):
         small(1, 1, LeaseRules(wrong.GoesOnAsPrimary)).follow(trace)
+
+
+def test_a_replica_with_another_entry_than_was_chosen_is_condemned() -> None:
+    """No machine writes a log: this oracle watches the world's own abstraction of consensus."""
+    world = small(1, 0).follow([("tick", "a", "b"), ("append", "a")])
+    world.nodes[ProcessId("b")].log[1] = LeaseEntry(None, ("b", 1))
+
+    with pytest.raises(Violation, match="L5: b has other entries"):
+        world.judge()
 
 
 def test_boots_or_waiting_alone_prevent_overlapping_leases_and_neither_does_not() -> None:

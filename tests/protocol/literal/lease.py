@@ -69,6 +69,13 @@ class AnyBoot(BlindReplica):
         return mine and local_ms < terms.until_ms
 
 
+class AnyHolder(BlindReplica):
+    """A replica uses the lease of any other."""
+
+    def _is_for_me(self, terms: Terms, local_ms: int) -> bool:
+        return terms.boot == self.boot and local_ms < terms.until_ms and self.phase is not ReplicaPhase.LEADING
+
+
 class GoesOnAsPrimary(BlindReplica):
     """An elected holder keeps its right."""
 
