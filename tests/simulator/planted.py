@@ -1,4 +1,4 @@
-"""The markers protocol with one planted bug each, and the oracle that must find it."""
+"""The markers protocol, or one that replays, with one planted bug each, and the oracle that must find it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from checkpoint_lab import GRAPHS, ScheduleOutcome, run
 from checkpoint_protocols.graph import COORDINATOR
 from checkpoint_protocols.ids import Epoch, TimerId
 from checkpoint_protocols.machine import Effect, Event
+from checkpoint_protocols.message_logging import synchronous_logging
 from checkpoint_protocols.recovery import Failure, Needs, Part, Protocol, RecoveryPlan, checkpoint_key
 from checkpoint_protocols.vocabulary import (
     AppSent,
@@ -15,6 +16,7 @@ from checkpoint_protocols.vocabulary import (
     CheckpointKind,
     Commanded,
     Deliver,
+    Drop,
     Erase,
     Hold,
     Note,
@@ -115,6 +117,13 @@ class ErasesTheCommitted(markers.Worker):
         return [*super()._on_stored(event), Erase(tuple(checkpoint_key(older) for older in range(1, index)))]
 
 
+class DropsTheThird(synchronous_logging.LoggingWorker):
+    """The last message of a channel is dropped. A protocol that replays is judged at the end only."""
+
+    def _on_received(self, event: Received) -> list[Effect]:
+        return [Drop(event, "lost")] if event.message.seq == 3 else super()._on_received(event)
+
+
 class CommitsAtOnce(markers.Coordinator):
     """Commits after the first report."""
 
@@ -158,6 +167,7 @@ PLANTED: list[tuple[Protocol, str, str]] = [
     (markers.protocol(worker=CapturesTheLastMarker), "diamond", "O1"),
     (markers.protocol(worker=RecordsNothing), "cycle", "O2"),
     (markers.protocol(worker=ForgetsReplays), "cycle", "O2"),
+    (replace(synchronous_logging.PROTOCOL, worker=DropsTheThird), "pair", "O2"),
     (markers.protocol(worker=DeliversReplaysTwice), "cycle", "O3"),
     (replace(markers.protocol(), plan=plan_timidly, maximal=True), "pipeline", "O4"),
     (replace(markers.protocol(), plan=plan_worse_every_time), "pipeline", "O5"),
