@@ -16,11 +16,12 @@ from checkpoint_protocols.message_logging import (
 from checkpoint_protocols.recovery import Protocol
 from checkpoint_protocols.snapshots import acyclic as snapshots
 from checkpoint_protocols.snapshots import cyclic as cyclic_snapshots
-from checkpoint_protocols.snapshots import epochs, markers, partial_recovery, wall_clock
+from checkpoint_protocols.snapshots import epochs, markers, partial_recovery, stop_the_world, wall_clock
 
 MENU: dict[str, Protocol] = {
     module.PROTOCOL.name: module.PROTOCOL
     for module in (
+        stop_the_world,
         markers,
         epochs,
         snapshots,
@@ -36,4 +37,4 @@ MENU: dict[str, Protocol] = {
         wall_clock,
     )
 }
-"""Snapshots first, then checkpoints of single processes, then message logs; the counter-example is last."""
+"""Snapshots first (and of these the baseline), then checkpoints of single processes, then logs; the counter-example is last."""

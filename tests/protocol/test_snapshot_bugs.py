@@ -28,6 +28,8 @@ from checkpoint_protocols.snapshots.markers import MARKER, MarkerWorker
 from checkpoint_protocols.snapshots.markers import PROTOCOL as MARKERS
 from checkpoint_protocols.snapshots.partial_recovery import PROTOCOL as PARTIAL
 from checkpoint_protocols.snapshots.partial_recovery import PartialTask
+from checkpoint_protocols.snapshots.stop_the_world import PROTOCOL as STOP
+from checkpoint_protocols.snapshots.stop_the_world import StoppingWorker
 from checkpoint_protocols.vocabulary import (
     AppSent,
     Deliver,
@@ -226,6 +228,38 @@ class ErasesTheOrderTooEarly(_off(PartialTask)):  # type: ignore[misc]
         return effects
 
 
+class CapturesAtOnce(_off(StoppingWorker)):  # type: ignore[misc]
+    """Stop-the-world: the worker does not wait until its channels are empty."""
+
+    def _capture_when_drained(self) -> list[Effect]:
+        effects: list[Effect] = super()._capture_when_drained() if self.stopped_for > self.index else []
+        return effects
+
+    def _stop(self, number: int) -> list[Effect]:
+        stopped = super()._stop(number)
+        self.awaited.clear()
+        return [*stopped, *self._capture_when_drained()]
+
+    def _on_marker(self, event: Received) -> list[Effect]:
+        return self._stop(event.message.index)
+
+
+class SendsAfterItsCapture(_off(StoppingWorker)):  # type: ignore[misc]
+    """Stop-the-world: the worker sends again while others still drain."""
+
+    def _capture_when_drained(self) -> list[Effect]:
+        number, effects = self.stopped_for, super()._capture_when_drained()
+        return [*effects, *self._resume(number)] if effects else []
+
+
+class StaysStoppedAfterAnAbort(_off(StoppingWorker)):  # type: ignore[misc]
+    """Stop-the-world: only a commit lets the worker send."""
+
+    def _on_abort(self, event: Received) -> list[Effect]:
+        self.over = max(self.over, event.message.index)
+        return []
+
+
 # -- coordinators ------------------------------------------------------------------------------------------------------
 
 
@@ -280,6 +314,9 @@ BUGS: dict[str, tuple[Protocol, str]] = {
     "P1 does not store what is late": (_worker(EPOCHS, DoesNotStoreLateMessages), "O2"),
     "P1 erases what was in flight": (_worker(EPOCHS, ErasesMessagesInFlight), "O2 O12"),
     "P1 decides without the balance": (_coordinator(EPOCHS, DecidesWithoutTheBalance), "O2"),
+    "stop: captures at once": (_worker(STOP, CapturesAtOnce), "O2"),
+    "stop: sends after its capture": (_worker(STOP, SendsAfterItsCapture), "O1 O2"),
+    "stop: stays stopped after an abort": (_worker(STOP, StaysStoppedAfterAnAbort), "O10"),
     "P5a acks before it is durable": (_worker(SNAPSHOTS, AcksBeforeItIsDurable), "O6 O7"),
     "P5a captures at the first barrier": (_worker(SNAPSHOTS, CapturesAtTheFirstBarrier), "O1 O2"),
     "P5a forwards before the capture": (_worker(SNAPSHOTS, ForwardsBeforeTheCapture), "O1 O2 O8"),

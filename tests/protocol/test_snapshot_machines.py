@@ -16,9 +16,10 @@ from checkpoint_protocols.machine import INVALID, Drop, Effect, InvalidTransitio
 from checkpoint_protocols.recovery import Birth, Protocol, ProtocolSettings, Records
 from checkpoint_protocols.snapshots import acyclic as snapshots
 from checkpoint_protocols.snapshots import cyclic as cyclic_snapshots
-from checkpoint_protocols.snapshots import epochs, markers, partial_recovery, wall_clock
+from checkpoint_protocols.snapshots import epochs, markers, partial_recovery, stop_the_world, wall_clock
 from checkpoint_protocols.snapshots.coordinator import SnapshotCoordinator
 from checkpoint_protocols.vocabulary import (
+    OUT,
     AppSent,
     Commanded,
     Envelope,
@@ -37,12 +38,16 @@ from checkpoint_protocols.vocabulary import (
 )
 from tests.protocol.audited import AuditedWorld, graph_in_turn
 
-ALL = [each.PROTOCOL for each in (markers, epochs, snapshots, cyclic_snapshots, partial_recovery, wall_clock)]
+ALL = [
+    each.PROTOCOL
+    for each in (stop_the_world, markers, epochs, snapshots, cyclic_snapshots, partial_recovery, wall_clock)
+]
 LOOP = Graph("loop", (("s", "a"), ("t", "a"), ("a", "b"), ("b", "a"), ("b", "k")))
 JOIN = Graph("join", (("s", "a"), ("t", "a"), ("a", "k")))
 START = Commanded("start", {"local_ms": 0})
 
 WORKERS = {
+    "baseline": stop_the_world.StoppingWorker,
     "P0": markers.MarkerWorker,
     "P1": epochs.EpochWorker,
     "P2": wall_clock.ClockWorker,
@@ -53,6 +58,7 @@ WORKERS = {
 }
 COORDINATORS = {
     "all": SnapshotCoordinator,
+    "baseline": stop_the_world.StoppingCoordinator,
     "P1": epochs.EpochCoordinator,
     "P2 broadcast": wall_clock.BroadcastCoordinator,
     "P2 clock": wall_clock.ClockCoordinator,
@@ -121,6 +127,12 @@ def after(machine: Any, *events: Any) -> Any:
 
 
 PLACES: dict[Enum, Callable[[], Any]] = {
+    stop_the_world.P.STARTING: lambda: stop_the_world.StoppingWorker(birth("a")),
+    stop_the_world.P.RUNNING: lambda: started(stop_the_world.StoppingWorker, "a"),
+    stop_the_world.P.DRAINING: lambda: after(started(stop_the_world.StoppingWorker, "a"), on("s", "a", "marker", 1)),
+    stop_the_world.P.STOPPED: lambda: after(
+        started(stop_the_world.StoppingWorker, "a"), on("s", "a", "marker", 1), on("t", "a", "marker", 1)
+    ),
     markers.P.STARTING: lambda: markers.MarkerWorker(birth("a")),
     markers.P.IDLE: lambda: started(markers.MarkerWorker, "a"),
     markers.P.RECORDING: lambda: after(started(markers.MarkerWorker, "a"), on("s", "a", "marker", 1)),
@@ -157,6 +169,8 @@ def event_of(name: str, phase: Enum) -> Any:
             return on("s" if phase is partial_recovery.P.REPLAYING else "t", "a", "app", 0, "x", 1)
         case "barrier" if phase is cyclic_snapshots.P.LOGGING:
             return on("b", "a", "barrier", 1)
+        case "marker" if phase is stop_the_world.P.STOPPED:
+            return on("t", "a", "marker", 2)
         case "barrier" | "marker":
             return on("s" if phase is partial_recovery.P.REPLAYING else "t", "a", name, 1)
         case "begin":
@@ -244,6 +258,21 @@ def test_a_machine_made_from_a_record_equals_the_one_that_wrote_it(protocol: Pro
 
 
 # -- barriers ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_process_sends_again_after_the_decision_on_its_own_snapshot() -> None:
+    """Decisions overtake each other: one on an older snapshot does not let it send."""
+    stopped = after(started(stop_the_world.StoppingWorker, "a"), control("coordinator", "a", "begin", 2))
+
+    assert Release(OUT) not in stopped.handle(control("coordinator", "a", "commit", 1))
+    assert Release(OUT) in stopped.handle(control("coordinator", "a", "abort", 2))
+
+
+def test_a_second_marker_of_a_channel_is_refused() -> None:
+    draining = PLACES[stop_the_world.P.DRAINING]()
+
+    with pytest.raises(InvalidTransition, match="markers are awaited on"):
+        draining.handle(on("s", "a", "marker", 1))
 
 
 def test_a_newer_barrier_ends_the_alignment_and_an_older_one_is_dropped() -> None:

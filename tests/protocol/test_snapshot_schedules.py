@@ -20,10 +20,10 @@ from checkpoint_protocols.machine import ProtocolViolation
 from checkpoint_protocols.recovery import Protocol, ProtocolSettings
 from checkpoint_protocols.snapshots import acyclic as snapshots
 from checkpoint_protocols.snapshots import cyclic as cyclic_snapshots
-from checkpoint_protocols.snapshots import epochs, markers, partial_recovery, wall_clock
+from checkpoint_protocols.snapshots import epochs, markers, partial_recovery, stop_the_world, wall_clock
 from tests.protocol.audited import AuditedWorld, graphs_for, play
 
-PROTOCOLS = [each.PROTOCOL for each in (markers, epochs, snapshots, cyclic_snapshots, partial_recovery)]
+PROTOCOLS = [each.PROTOCOL for each in (stop_the_world, markers, epochs, snapshots, cyclic_snapshots, partial_recovery)]
 SEEDS = 12
 """Seeds per graph: eight graphs, of which five are acyclic."""
 
@@ -93,7 +93,13 @@ def test_epochs_overlap_and_messages_come_in_any_order() -> None:
 
 @pytest.mark.parametrize(
     ("protocol", "crashes"),
-    [(markers.PROTOCOL, 0), (epochs.PROTOCOL, 0), (snapshots.PROTOCOL, 0), (partial_recovery.PROTOCOL, 0)],
+    [
+        (stop_the_world.PROTOCOL, 0),
+        (markers.PROTOCOL, 0),
+        (epochs.PROTOCOL, 0),
+        (snapshots.PROTOCOL, 0),
+        (partial_recovery.PROTOCOL, 0),
+    ],
     ids=lambda value: getattr(value, "name", value),
 )
 def test_a_snapshot_of_a_pair_in_every_order(protocol: Protocol, crashes: int) -> None:
