@@ -11,8 +11,9 @@ from dataclasses import replace
 
 import pytest
 
-from checkpoint_lab import Choice, Faults, MessageWorld, Violation, drive
+from checkpoint_lab import NO_FAULTS, Choice, Faults, MessageWorld, Violation, drive
 from checkpoint_lab.explore import explore
+from checkpoint_lab.process import Process
 from checkpoint_lab.scripted import CYCLE, GRAPHS, JOIN, PAIR
 from checkpoint_lab.timed import TIMED, measure
 from checkpoint_protocols.graph import COORDINATOR
@@ -86,6 +87,38 @@ def test_epochs_overlap_and_messages_come_in_any_order() -> None:
 
     assert seen["overlapping"] > 100
     assert seen["overtaken"] > 100
+
+
+class SimultaneousWorld(MessageWorld):
+    """Counts complete lines whose states the system had at one moment, and those that it never had."""
+
+    had: frozenset[tuple[tuple[int, int], ...]] = frozenset()
+
+    def do(self, choice: Choice) -> None:
+        super().do(choice)
+        self.had |= {tuple((each.state.sent, each.state.received) for each in self.everybody)}
+
+    def judge_complete(self, process: Process, index: str) -> None:
+        super().judge_complete(process, index)
+        line = tuple((cut.sent, cut.received) for cut in (self.complete or {}).values())
+        self.note("occurred" if line in self.had else "never occurred")
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [each for each in PROTOCOLS if not each.needs.deterministic],
+    ids=lambda protocol: protocol.name,
+)
+def test_only_a_stopped_world_was_in_the_state_of_every_snapshot(protocol: Protocol) -> None:
+    """Seed 000: a consistent checkpoint is a state in which the processes may have been, and often never were."""
+    seen = Counter[str]()
+    for seed in range(20):
+        outcome = drive(SimultaneousWorld(protocol, GRAPHS["diamond"], NO_FAULTS, 5), seed, 150)
+        assert outcome.ok, outcome.error
+        seen += Counter(outcome.counts)
+
+    assert seen["occurred"] > 0
+    assert (seen["never occurred"] > 0) == (protocol is not stop_the_world.PROTOCOL)
 
 
 # -- small scopes, all of them -------------------------------------------------------------------------------------------
