@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from checkpoint_lab.explore import ScopeTooLarge, explore
+from checkpoint_lab.faults import Faults
 from checkpoint_lab.lease_node import LeaseEntry
 from checkpoint_lab.lease_world import LeaseRules, LeaseWorld, Scope
 from checkpoint_lab.schedules import LEASE_FAULT_RATE, LEASE_STEPS, drive, lease_world, scope_of
@@ -105,6 +106,22 @@ def test_an_elected_holder_that_keeps_its_right_is_condemned() -> None:
 
     with pytest.raises(Violation, match="L2"):
         small(1, 1, LeaseRules(wrong.GoesOnAsPrimary)).follow(trace)
+
+
+def test_a_primary_from_the_checkpoint_of_a_lease_does_not_know_it_and_issues_at_once() -> None:
+    """Seed 002, "Primary Lacks Knowledge of Lease": the lease is used, or there would be no such checkpoint."""
+    world = LeaseWorld(Scope(commands=0), Faults(crashes=2))
+    world.follow(
+        [("elect", "a"), ("report", "b"), ("hear", "b"), ("tick", "a", "b"), ("append", "a"), ("execute", "b")]
+    )
+    world.follow([("start", "b"), ("write", "b"), ("land", "b", 1), ("crash", "c"), ("recover", "c"), ("crash", "a")])
+    world.follow(
+        [("elect", "c"), ("report", "b"), ("hear", "b"), ("tick", "c", "b"), ("append", "c"), ("execute", "c")]
+    )
+    assert world.now == 0
+
+    world.follow([("answer", "b", 1), ("execute", "b")])
+    assert world.nodes[ProcessId("b")].holds(world.now)
 
 
 def test_a_replica_with_another_entry_than_was_chosen_is_condemned() -> None:
