@@ -172,6 +172,13 @@ def _judge_own(node: Node) -> None:
         raise WithoutRight(f"{node.name} may take a checkpoint, its lease is {lease}", [node.name])
 
 
+def judge_step(node: Node, now: int) -> None:
+    """L4: a node that was paused takes no step of the work when its time is up, before its timer is handled either."""
+    until_ms = node.replica.until_ms if node.replica else None
+    if until_ms is not None and node.local(now) >= until_ms:
+        raise WithoutRight(f"{node.name} works on at {node.local(now)}, its time was up at {until_ms}", [node.name])
+
+
 def _judge_primary(leader: Node, holders: Sequence[Node], log: Sequence[LeaseEntry]) -> None:
     known = _known_holder(leader, log)
     for holder in holders:

@@ -29,6 +29,7 @@ from checkpoint_lab.lease_node import (
     judge_logs,
     judge_publish,
     judge_rights,
+    judge_step,
     judge_turns,
 )
 from checkpoint_lab.violations import NoEnd
@@ -513,12 +514,14 @@ class LeaseWorld(World):
     def _do_start(self, name: ProcessId) -> None:
         node = self.nodes[name]
         self._handle(node, CheckpointStarted(node.due_token, node.local(self.now)))
+        judge_step(node, self.now)
         if _replica(node).taking:
             self.tell(name, "taking", str(node.due_token))
 
     def _do_write(self, name: ProcessId) -> None:
         node = self.nodes[name]
         self._handle(node, CheckpointWritten(node.due_token, node.local(self.now)))
+        judge_step(node, self.now)
 
     def _do_fail(self, name: ProcessId) -> None:
         self.budget["fail"] -= 1

@@ -51,13 +51,14 @@ def test_every_order_of_one_lease_without_crashes_is_safe() -> None:
 
 
 BY_SCHEDULES = [
-    (wrong.SEED, "L1|L3", 100),
-    (wrong.LATE_TIMER, "L1|L3", 100),
+    (wrong.SEED, "L1|L3|L4", 100),
+    (wrong.LATE_TIMER, "L1|L3|L4", 100),
     (wrong.POSSESSING, "L1|L3", 500),
     (wrong.UNFENCED, "O8", 400),
     (wrong.WEIGHT_ZERO, "L6", 100),
     (LeaseRules(wrong.AnyBoot), "L1|L3", 100),
     (LeaseRules(wrong.AnyHolder), "L4", 100),
+    (LeaseRules(wrong.NeverLooksAtTheClock), "L4", 100),
     (LeaseRules(primary=wrong.ForgetsTheLease), "L1|L3", 400),
     (LeaseRules(primary=wrong.WaitsTheHoldersTime), "L1|L3", 400),
 ]

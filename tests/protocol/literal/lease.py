@@ -85,22 +85,6 @@ class GoesOnAsPrimary(BlindReplica):
         return []
 
 
-class TakesAsPrimary(BlindReplica):
-    """A primary uses a lease of its own that it executes."""
-
-    def _is_for_me(self, terms: Terms, local_ms: int) -> bool:
-        return terms.holder == self.me and terms.boot == self.boot and local_ms < terms.until_ms
-
-
-class KeepsAnOldRight(BlindReplica):
-    """The next lease in the log does not end the right of the last one."""
-
-    def _execute(self, lease: Lease, local_ms: int) -> list[Effect]:
-        if self._right is not None:
-            return []
-        return super()._execute(lease, local_ms)
-
-
 class NeverLooksAtTheClock(BlindReplica):
     """Only the timer ends a right: the clock is checked neither at execution nor at the begin or end of the work."""
 
