@@ -292,10 +292,6 @@ class FencesNothing(MemorySink):
         return is_published(None if marker is None else replace(marker, incarnation=0), output, context)
 
 
-class FencesWithoutTheMarker(HasNoMarker):
-    """A zombie repeats rows that its successor has published."""
-
-
 class ReadsUnverified(MemorySink):
     """Decodes files without a check of sizes or digests; a missing file has no rows."""
 

@@ -29,10 +29,6 @@ def never_undone(log_state, position, rows_before):
     return Standing.CURRENT if found is Standing.UNDONE else found
 
 
-def never_gone_if_the_number_fits(log_state, position, rows_before):
-    return readers.standing(log_state, position.model_copy(update={"files": position.of}), rows_before)
-
-
 def every_branch(log_state, edge, position):
     first = position.epoch + 1 if position.whole else position.epoch
     return [brief for brief in log_state.epochs if brief.epoch >= first]
@@ -40,10 +36,6 @@ def every_branch(log_state, edge, position):
 
 def whole_epochs_only(log_state, edge, position):
     return readers.unread(log_state, edge, position.model_copy(update={"files": position.of}))
-
-
-def the_epoch_again(log_state, edge, position):
-    return readers.unread(log_state, edge, position.model_copy(update={"files": 0, "of": 1}))
 
 
 def readers_ignored(log_state, policy, now_ms, newest):

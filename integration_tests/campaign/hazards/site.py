@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import random
 import re
 import shutil
 import subprocess
@@ -276,8 +274,3 @@ def asked(words: Sequence[str]) -> tuple[int, str]:
 def counted(rows: Sequence[tuple[object, ...]]) -> Rows:
     """Rows with their counts."""
     return Counter(rows)
-
-
-def key_text(draw: random.Random) -> str:
-    """A short text that is most likely unique."""
-    return base64.b32encode(draw.randbytes(5)).decode()
