@@ -408,6 +408,17 @@ def a_savepoint_names_the_epoch_before(core):
     core.handle = taken
 
 
+def an_epoch_names_one_source_only(core):
+    def fewer(effect):
+        cursors = dict([*effect.manifest.cursors.items()][:1])
+        return replace(effect, manifest=effect.manifest.model_copy(update={"cursors": cursors}))
+
+    handle = core.handle
+    core.handle = lambda event, now_ms: [
+        fewer(effect) if isinstance(effect, CommitEpoch) else effect for effect in handle(event, now_ms)
+    ]
+
+
 # -- reports of an epoch ------------------------------------------------------------------------------------------------
 
 
@@ -615,5 +626,6 @@ PLANTED = [
     an_epoch_is_no_progress,
     every_incarnation_makes_progress,
     an_interval_is_lost_when_a_standby_begins_to_wait,
+    an_epoch_names_one_source_only,
     full_files_that_a_task_has_missed_are_not_asked_for_again,
 ]

@@ -128,6 +128,25 @@ def a_restart_with_the_same_arguments_restores_again(monkeypatch):
     monkeypatch.setattr(rule, "restored", again)
 
 
+def a_commit_lacks_the_rows_of_a_sink(monkeypatch):
+    def lacking(effect):
+        if not isinstance(effect, Commit) or len(effect.manifest.outputs) < 2:
+            return effect
+        fewer = dict([*effect.manifest.outputs.items()][1:])
+        return Commit(effect.manifest.model_copy(update={"outputs": fewer}))
+
+    edited(monkeypatch, lacking)
+
+
+def every_commit_has_one_id(monkeypatch):
+    def same(effect):
+        if not isinstance(effect, Commit):
+            return effect
+        return Commit(effect.manifest.model_copy(update={"attempt": "the only one"}))
+
+    edited(monkeypatch, same)
+
+
 def an_empty_branch_takes_every_query(monkeypatch):
     judged = protocol.judge
 
@@ -422,6 +441,8 @@ PLANTED = [
     sinks_that_are_ahead_of_an_older_log_are_not_refused,
     a_sweep_deletes_what_is_not_published,
     a_sweep_takes_files_of_its_own_incarnation_for_garbage,
+    a_commit_lacks_the_rows_of_a_sink,
+    every_commit_has_one_id,
 ]
 
 OVERLAPPING = [
@@ -466,6 +487,8 @@ SEEDS = {
     "sinks_that_are_ahead_of_an_older_log_are_not_refused": 106,
     "a_sweep_deletes_what_is_not_published": 581,
     "a_sweep_takes_files_of_its_own_incarnation_for_garbage": 13,
+    "a_commit_lacks_the_rows_of_a_sink": 0,
+    "every_commit_has_one_id": 0,
 }
 """A short schedule that condemns the bug, tried first. A search of 3,000 schedules has found them."""
 CATCHERS = (*dict.fromkeys(SEEDS.values()),)
