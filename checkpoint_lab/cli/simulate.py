@@ -245,7 +245,7 @@ def simulate(
         timeout_ms,
         pairs(option, "--option"),
     )
-    refuse_together(schedules, record, on_spark)
+    refuse_together(schedules, record, diagram, on_spark)
     if on_spark is not None:
         print_outcome(scenario, _run_on_spark(scenario, on_spark), diagram, everything, as_json)
     elif schedules > 1:
@@ -269,10 +269,12 @@ def _one(scenario: sim.Scenario, diagram: Path | None, everything: bool, record:
     print_outcome(scenario, outcome, diagram, everything, as_json, smallest=True)
 
 
-def refuse_together(schedules: int, record: Path | None, folder: Path | None) -> None:
+def refuse_together(schedules: int, record: Path | None, diagram: Path | None, folder: Path | None) -> None:
     """Refuse options that exclude each other, and a `folder` for tables that exists. Raises `ConfigInvalid`."""
     if schedules > 1 and record is not None:
         raise ConfigInvalid("--record and --schedules", hint="record one seed: a file holds one run")
+    if schedules > 1 and diagram is not None:
+        raise ConfigInvalid("--diagram and --schedules", hint="draw one seed: a picture shows one run")
     if folder is None:
         return
     if schedules > 1 or record is not None:

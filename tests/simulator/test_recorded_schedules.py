@@ -127,6 +127,7 @@ def test_the_command_replays_its_recording(tmp_path: Path, capsys: Captured) -> 
     [
         (("--replay", "run.jsonl", "--seed", "4"), "--replay and --seed"),
         (("--record", "run.jsonl", "--schedules", "4"), "--record and --schedules"),
+        (("--diagram", "run.svg", "--schedules", "4"), "--diagram and --schedules"),
         (("--record", "/nowhere/run.jsonl"), "--record /nowhere/run.jsonl"),
         (("--replay", "/nowhere/run.jsonl"), "/nowhere/run.jsonl: No such file"),
     ],
