@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from checkpoint_lab.spark_driver import HOLDER, LIMITS, CoreOf
+from checkpoint_lab.spark_driver import HOLDER, LIMITS, shipped
 from checkpoint_lab.spark_store import JOB, Backup, Shared
 from checkpoint_lab.violations import ensure
 from checkpoint_protocols.ids import Epoch, Incarnation
@@ -308,7 +308,6 @@ class OperatedDriver:
     def __init__(
         self,
         store: OperatedStore,
-        core_of: CoreOf,
         shape: JobShape,
         start: Start,
         topic: str,
@@ -331,7 +330,7 @@ class OperatedDriver:
         standing = past_losses(standing, start.confirmed, point.manifest.cursors, {SOURCE: self._past_lost})
         if SOURCE in start.confirmed.lost_rows:
             store.accepted_losses[point.incarnation] = store.oldest[topic]
-        self.core = core_of(shape, point, self.log.state().acked, standing)
+        self.core = shipped(shape, point, self.log.state().acked, standing)
         self.now_ms = 0
         self.timers: list[tuple[int, Event]] = []
         self.waiting: dict[str, deque[EpochOutput]] = {sink: deque() for sink in SINKS}

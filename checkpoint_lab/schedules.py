@@ -326,15 +326,12 @@ def stage_world(seed: int, core_of: CoreOf = shipped) -> SparkWorld:
     return SparkWorld(core_of, ROWS, deaths=seed % 3 > 0, shape=shape)
 
 
-def run_operated(seed: int, core_of: CoreOf = shipped, story: bool = False) -> ScheduleOutcome:
+def run_operated(seed: int) -> ScheduleOutcome:
     """Run one schedule of a job on Spark and of the operator who restores and repairs it, with the shipped rules."""
-    world = operated_world(seed, core_of)
-    if story:
-        world.watch()
-    return drive(world, seed, OPERATED_STEPS, OPERATED_FAULT_RATE)
+    return drive(operated_world(seed), seed, OPERATED_STEPS, OPERATED_FAULT_RATE)
 
 
-def operated_world(seed: int, core_of: CoreOf = shipped) -> OperatedWorld:
+def operated_world(seed: int) -> OperatedWorld:
     """Return the world in which the schedule of a seed begins.
 
     Two of three seeds have one or two sinks with `publish_every`. Ten of eleven troubles allow only some kinds of
@@ -342,7 +339,7 @@ def operated_world(seed: int, core_of: CoreOf = shipped) -> OperatedWorld:
     """
     patient = (("tap",), (), ("tap", "out"))[seed % 3]
     troubles = {4: TAKES_BACK, 3: FORGETS}.get(seed % 7, TROUBLES[seed // 3 % len(TROUBLES)])
-    return OperatedWorld(core_of, patient, troubles, LONG if seed % 4 == 3 else SHORT)
+    return OperatedWorld(patient, troubles, LONG if seed % 4 == 3 else SHORT)
 
 
 def outbox_world(seed: int, protocol_of: ProtocolOf = OutboxProtocol, times: int = 1) -> OutboxWorld:
@@ -350,9 +347,9 @@ def outbox_world(seed: int, protocol_of: ProtocolOf = OutboxProtocol, times: int
     return OutboxWorld(protocol_of, OUTBOX_TROUBLES[seed % len(OUTBOX_TROUBLES)], times)
 
 
-def run_outbox(seed: int, protocol_of: ProtocolOf = OutboxProtocol) -> ScheduleOutcome:
+def run_outbox(seed: int) -> ScheduleOutcome:
     """Run one schedule of a plain query with an outbox, with the shipped protocol."""
-    return drive(outbox_world(seed, protocol_of), seed, OUTBOX_STEPS, OUTBOX_FAULT_RATE)
+    return drive(outbox_world(seed), seed, OUTBOX_STEPS, OUTBOX_FAULT_RATE)
 
 
 def outbox_format_world(seed: int, times: int = 1) -> FormatWorld:
@@ -442,9 +439,9 @@ def drivers_world(seed: int, rules: DriversRules | None = None, crashes: int = 0
     return world
 
 
-def run_drivers(seed: int, rules: DriversRules | None = None) -> ScheduleOutcome:
+def run_drivers(seed: int) -> ScheduleOutcome:
     """Run one schedule of a job's drivers with the shipped rules."""
-    return drive(drivers_world(seed, rules), seed, DRIVERS_STEPS, DRIVERS_FAULT_RATE)
+    return drive(drivers_world(seed), seed, DRIVERS_STEPS, DRIVERS_FAULT_RATE)
 
 
 def stages_world(seed: int) -> StagesWorld:

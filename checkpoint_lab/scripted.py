@@ -198,20 +198,12 @@ class CampaignReport:
 
 
 def campaign(
-    protocol: Protocol,
-    graph: Graph,
-    seeds: Iterable[int],
-    processes: int = 1,
-    steps: int = STEPS,
-    faults: Faults | None = None,
-    inputs: int = 3,
-    fault_rate: float = FAULT_RATE,
-    settings: ProtocolSettings = DEFAULT,
+    protocol: Protocol, graph: Graph, seeds: Iterable[int], processes: int = 1, steps: int = STEPS, inputs: int = 3
 ) -> CampaignReport:
     """Run one schedule per seed of a protocol over plain messages, in `processes` processes."""
-    make = partial(_message_world, protocol, graph, faults, inputs, settings)
+    make = partial(_message_world, protocol, graph, inputs)
     total = CampaignReport(protocol.name, graph.name, cells=handled_cells(_machines(protocol, graph)))
-    return _spread(partial(_run, make, steps, fault_rate, ()), total, list(seeds), processes)
+    return _spread(partial(_run, make, steps, FAULT_RATE, ()), total, list(seeds), processes)
 
 
 def handled_cells(machines: Iterable[type[Machine[object]]]) -> frozenset[Cell]:  # type: ignore[type-var]
@@ -231,10 +223,8 @@ def _machines(protocol: Protocol, graph: Graph) -> list[type[Machine[object]]]: 
     return [type(make(birth)) for make in makers]
 
 
-def _message_world(
-    protocol: Protocol, graph: Graph, faults: Faults | None, inputs: int, settings: ProtocolSettings, seed: int
-) -> World:
-    return MessageWorld(protocol, graph, hostile(seed) if faults is None else faults, inputs, settings=settings)
+def _message_world(protocol: Protocol, graph: Graph, inputs: int, seed: int) -> World:
+    return MessageWorld(protocol, graph, hostile(seed), inputs)
 
 
 def _run(

@@ -25,7 +25,6 @@ from checkpoint_lab.operated_driver import (
     merged,
     operated_shape,
 )
-from checkpoint_lab.spark_driver import CoreOf, shipped
 from checkpoint_lab.spark_store import JOB, Backup
 from checkpoint_lab.violations import ensure
 from checkpoint_lab.world import Choice, World
@@ -93,15 +92,9 @@ class OperatedWorld(World):
     LAGGARDS = ("", "publish", "batch", "timer")
     FLEETING = frozenset({"publish fail", "publish silent", "damage due"})
 
-    def __init__(
-        self,
-        core_of: CoreOf = shipped,
-        patient: tuple[str, ...] = (),
-        troubles: tuple[str, ...] = (),
-        length: Length = SHORT,
-    ) -> None:
+    def __init__(self, patient: tuple[str, ...] = (), troubles: tuple[str, ...] = (), length: Length = SHORT) -> None:
         self.troubles, self.rows, self.stretch = troubles, length.rows, length.stretch
-        self.core_of, self.shape = core_of, operated_shape(patient)
+        self.shape = operated_shape(patient)
         self.store = OperatedStore()
         self.topic = "a-1"
         self.targets = {sink: SinkTarget(sink, f"{sink}-1") for sink in SINKS}
@@ -223,9 +216,7 @@ class OperatedWorld(World):
         try:
             self._refuse_newer_sinks()
             lost = self._taken_back()
-            driver = OperatedDriver(
-                self.store, self.core_of, self.shape, self.start, self.topic, self.targets, self.rows, lost
-            )
+            driver = OperatedDriver(self.store, self.shape, self.start, self.topic, self.targets, self.rows, lost)
         except CkptError as error:
             self._refused(error, rows)
             return
