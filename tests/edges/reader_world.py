@@ -38,6 +38,8 @@ class Sender:
     files: dict[int, list[list[str]]] = field(default_factory=dict)
     bases: dict[int, int] = field(default_factory=dict)
     before: dict[int, int] = field(default_factory=dict)
+    forgot: bool = False
+    """True once rows were deleted that a reader has not read: it stayed away for too long."""
 
     def append(self, record: AnyRecord) -> None:
         self.clock += 1
@@ -84,6 +86,11 @@ class Sender:
             self.state, by_id={epoch: brief for epoch, brief in self.state.by_id.items() if epoch in kept}
         )
 
+    def forget(self) -> None:
+        """Delete epochs whatever readers have read."""
+        self.forgot = True
+        self.retain(0)
+
     def branch(self) -> list[int]:
         """The true lineage, oldest first, with epochs that the log has deleted."""
         found, epoch = [], self.state.latest
@@ -118,7 +125,7 @@ class Reader:
         """Run one batch and one epoch, or the restore that the error advises."""
         position, rows = self.epochs[-1]
         match self.standing(position):
-            case Standing.GONE if position.epoch in (0, *self.sender.branch()):
+            case Standing.GONE if not self.sender.forgot and position.epoch in (0, *self.sender.branch()):
                 raise Wrong(f"rows after {position} are gone, although the reader is registered")
             case Standing.UNDONE | Standing.GONE:
                 self.restore()
@@ -166,23 +173,26 @@ class Reader:
 
 def campaign(rules: Rules, seeds: range) -> int:
     """Run random schedules of both; returns how often the reader restored. Raises `Wrong`."""
-    return sum(schedule(rules, random.Random(seed)) for seed in seeds)
+    return sum(schedule(rules, random.Random(seed), forgets=seed % 4 == 3) for seed in seeds)
 
 
-def schedule(rules: Rules, draw: random.Random) -> int:
+def schedule(rules: Rules, draw: random.Random, forgets: bool) -> int:
     sender = Sender(rules)
     sender.begin(0)
     reader, restored = Reader(sender, rules), 0
     reader.register()
+    steps = ["commit"] * 6 + ["poll"] * 4 + ["retain", "retain", "restore"] + ["forget"] * forgets
     try:
         for _ in range(60):
-            match draw.choice(["commit"] * 6 + ["poll"] * 4 + ["retain", "retain", "restore"]):
+            match draw.choice(steps):
                 case "commit":
                     sender.commit(draw.choice([0, 1, 1, 3]))
                 case "poll":
                     reader.poll(draw.choice([1, 2, 5]))
                 case "retain":
                     sender.retain(FOREVER)
+                case "forget":
+                    sender.forget()
                 case _ if sender.state.latest:
                     # Mostly near, so that the reader keeps an epoch before it.
                     near = [brief.epoch for brief in sender.state.lineage()][:4]

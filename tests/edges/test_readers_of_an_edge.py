@@ -29,6 +29,10 @@ def never_undone(log_state, position, rows_before):
     return Standing.CURRENT if found is Standing.UNDONE else found
 
 
+def never_gone_if_the_number_fits(log_state, position, rows_before):
+    return readers.standing(log_state, position.model_copy(update={"files": position.of}), rows_before)
+
+
 def every_branch(log_state, edge, position):
     first = position.epoch + 1 if position.whole else position.epoch
     return [brief for brief in log_state.epochs if brief.epoch >= first]
@@ -57,6 +61,7 @@ def read_epochs_only(log_state, policy, now_ms, newest):
     [
         Rules(standing=by_number),
         Rules(standing=never_undone),
+        Rules(standing=never_gone_if_the_number_fits),
         Rules(unread=every_branch),
         Rules(unread=whole_epochs_only),
         Rules(kept=readers_ignored),
