@@ -95,8 +95,9 @@ class _Counted:
         waiting = (sent - read) | partly
         in_transit = sum(self._rows(epoch, position, False) for epoch in waiting)
         oldest = self.sender.manifests[0].rows_before.get(self.edge, 0)
+        whole = position.epoch if position.whole else position.epoch - 1
         # `oldest` is the newest epoch with rows that retention has deleted; the moment may lie before it.
-        lost = max(0, min(oldest, self.sent_up_to) - position.epoch)
+        lost = max(0, min(oldest, self.sent_up_to) - whole)
         return EdgeAtMoment(self.sender.name, reader, self.edge, doubled, in_transit, lost)
 
     def _branch(self, epoch: int) -> set[int]:

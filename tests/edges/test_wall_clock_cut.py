@@ -74,6 +74,19 @@ def test_rows_that_retention_has_deleted_unread_are_lost(tmp_path: Path) -> None
     assert cut.line is None
 
 
+def test_the_rest_of_an_epoch_that_retention_has_deleted_is_lost(tmp_path: Path) -> None:
+    orders = ProgramKit(tmp_path, "orders")
+    totals = ProgramKit(tmp_path, "totals", orders)
+    for second in range(-3, 4):
+        orders.commit(created_ms=NOON_MS + second * SECOND)
+    totals.positions["orders"] = Position(epoch=3, files=1, of=2)
+    totals.commit(created_ms=NOON_MS)
+    orders.forget(4, 5, 6, 7)
+    cut = wall_clock_cut(read_stores([orders.store.reopened(), totals.store.reopened()]), NOON_MS + 4 * SECOND)
+    assert cut.edges == (edge(in_transit=4, lost_epochs=1),)
+    assert cut.line is None
+
+
 def test_a_part_of_an_epoch_counts_with_its_files(tmp_path: Path) -> None:
     pair = Pair(tmp_path, slow_s=0)
     last = pair.totals.positions["orders"]
