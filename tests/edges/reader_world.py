@@ -87,7 +87,7 @@ class Sender:
         )
 
     def forget(self) -> None:
-        """Delete epochs whatever readers have read."""
+        """Delete epochs that readers have not read, too."""
         self.forgot = True
         self.retain(0)
 
