@@ -68,7 +68,25 @@ def test_frames_are_joined_as_pandas_joins_them(chosen):
     for frame in frames:
         joined.add(frame)
     expected = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
-    pd.testing.assert_frame_equal(joined.joined().reset_index(drop=True), expected.reset_index(drop=True))
+    (found,) = joined.joined()
+    pd.testing.assert_frame_equal(found.reset_index(drop=True), expected.reset_index(drop=True))
+
+
+@pytest.mark.parametrize("kind", ["int64", "Int64"])
+def test_a_null_of_one_key_rounds_no_large_number_of_another(kind):
+    large = 2**53 + 1
+    frames = [pd.DataFrame({"k": ["a"], "v": pd.array([large], kind)}), pd.DataFrame({"k": ["b", "c"], "v": [1, None]})]
+    assert rows_of([*frames, frames[0]]) == [("a", large), ("b", 1), ("c", None), ("a", large)]
+
+
+def test_the_error_names_the_key_of_a_frame_that_was_converted_apart():
+    output = OutputRows(SCHEMA, BERLIN)
+    for key, values in (("a", [2**53 + 1, 2]), ("b", [1.0, None]), ("c", [0.5])):
+        output.begins((key,))
+        output.add(pd.DataFrame({"k": [key] * len(values), "v": values}))
+    with pytest.raises(OutputInvalid, match="cannot hold") as refused:
+        output.tables()
+    assert refused.value.context["key"] == "('c',)"
 
 
 def test_missing_dict_keys_are_null():

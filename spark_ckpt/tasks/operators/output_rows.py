@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import numpy as np
 import pandas as pd
@@ -29,10 +30,12 @@ from spark_ckpt.wording import counted
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from spark_ckpt.tasks.operators.segments import Values
     from spark_ckpt.tasks.rows import Array, ChunkedArray, Field
 
 _PLAIN = (NumericType, StringType, BooleanType, BinaryType, DateType)
 _FLUSH = 50_000  # rows that wait as Python objects
+_EXACT_MAX = 1 << 53  # a double holds every whole number up to it
 
 
 class OutputRows:
@@ -151,8 +154,10 @@ class OutputRows:
 
     def _flush_frames(self) -> None:
         if self._frames:
-            batch = self._fitted(self._frames.joined(), self._schema)
-            self._tables.append(conform(pa.Table.from_batches([batch]), self.arrow))
+            for frame in self._frames.joined():
+                batch = self._fitted(frame, self._schema)
+                self._tables.append(conform(pa.Table.from_batches([batch]), self.arrow))
+                self._keys.converted += len(frame)
             self._frames = Frames()
             self._keys = _Starts(self._key)
 
@@ -245,10 +250,14 @@ class Frames:
         else:
             self._whole = [*self._kept(), frame]  # frames of other shapes: pandas joins them by the columns' names
 
-    def joined(self) -> pd.DataFrame:
-        """Return all rows, in order."""
+    def joined(self) -> list[pd.DataFrame]:
+        """Return all rows, in order: as one frame, unless that would round a number."""
         frames = self._kept()
-        return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
+        if len(frames) == 1:
+            return frames
+        # Only frames of equal types are joined then: pandas makes a double of int64 and double.
+        alike = groupby(frames, _shape) if _would_round(frames) else [(None, frames)]
+        return [pd.concat(list(each), ignore_index=True) for _, each in alike]
 
     def _kept(self) -> list[pd.DataFrame]:
         """Return the rows so far as whole frames."""
@@ -260,10 +269,30 @@ class Frames:
         return self._whole
 
 
+def _shape(frame: pd.DataFrame) -> tuple[list[str], list[object]]:
+    return frame.columns.tolist(), frame.dtypes.tolist()
+
+
+def _would_round(frames: Sequence[pd.DataFrame]) -> bool:
+    """Return True if a column has whole numbers that no double holds, and in another frame another type of numbers."""
+    large: set[Hashable] = set()
+    kinds: dict[Hashable, set[str]] = {}
+    for frame in frames:
+        arrays = cast("list[Values]", column_arrays(frame))
+        for name, values in zip(frame.columns, arrays, strict=True):
+            kind = values.dtype.kind
+            if kind in "iuf":
+                kinds.setdefault(name, set()).add(kind)
+            if kind in "iu" and ((values > _EXACT_MAX) | (values < -_EXACT_MAX)).any():
+                large.add(name)
+    return any(len(kinds[name]) > 1 for name in large)
+
+
 class _Starts:
     """First row of each key among the rows that wait for conversion."""
 
     def __init__(self, key: object = None) -> None:
+        self.converted = 0  # rows before the frame that is converted now
         self._rows: list[int] = [0]
         self._keys: list[object] = [key]
 
@@ -272,9 +301,9 @@ class _Starts:
         self._keys.append(key)
 
     def of(self, row: int) -> object:
-        """Return the key of a row: the last key that begins at it or before it."""
+        """Return the key of a row of this frame: the last key that begins at it or before it."""
         # A key without output begins at the row of the next one, which comes later in the list.
-        return self._keys[bisect_right(self._rows, row) - 1]
+        return self._keys[bisect_right(self._rows, self.converted + row) - 1]
 
 
 def first_failing(rows: int, attempt: Callable[[int], object]) -> int | None:
