@@ -13,11 +13,12 @@ from spark_ckpt.content import Readable
 
 BLOCK_BYTES = 4 << 20
 _RECORD_BYTES_MAX = 256 << 20
-_NEWLINE, _RETURN = 10, 13
+_NEWLINE, _RETURN, _BLANK = 10, 13, 32
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 Positions = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +51,11 @@ class Records:
 
 
 def cut(stream: Readable, quote: str | None = None, multiline: bool = True) -> Iterator[Records]:
-    """Yield all records of a stream in blocks of some megabytes. Blank lines are no records.
+    """Yield all records of a stream in blocks of some megabytes. Empty lines are no records.
 
-    Without `quote` or `multiline` a record is a line. With both, line ends between two quotes belong to the record (RFC
-    4180; a doubled quote keeps the parity). A line ends with LF or CRLF, and with CR in a file whose first line does.
+    Without `quote` or `multiline` a record is a line, and a line of blanks and tabs only is none, as in Spark. With
+    both, line ends between two quotes belong to the record (RFC 4180; a doubled quote keeps the parity). A line ends
+    with LF or CRLF, and with CR in a file whose first line does.
 
     Raises ValueError for a record of more than 256 MiB.
     """
@@ -71,7 +73,7 @@ def cut(stream: Readable, quote: str | None = None, multiline: bool = True) -> I
             rest = _bounded(data)
             continue
         end = int(boundaries[-1]) + 1
-        records = _records(data[:end], newlines, boundaries, line)
+        records = _records(data[:end], newlines, boundaries, line, blanks=joining is not None)
         if len(records):
             yield records
         # All line ends count, also those inside quotes: lines are numbered as an editor does.
@@ -80,7 +82,7 @@ def cut(stream: Readable, quote: str | None = None, multiline: bool = True) -> I
     # The last line may have no end, and after an open quote everything that is left is one record.
     if rest:
         newlines, _ = _boundaries(rest, joining, bool(returns))
-        records = _records(rest, newlines, np.array([len(rest)]), line)
+        records = _records(rest, newlines, np.array([len(rest)]), line, blanks=joining is not None)
         if len(records):
             yield records
 
@@ -112,7 +114,7 @@ def _boundaries(data: bytes, quote: str | None, returns: bool) -> tuple[Position
     return newlines, newlines[inside == 0]
 
 
-def _records(data: bytes, newlines: Positions, boundaries: Positions, line: int) -> Records:
+def _records(data: bytes, newlines: Positions, boundaries: Positions, line: int, *, blanks: bool) -> Records:
     starts = np.concatenate([[0], boundaries[:-1] + 1])
     lines = line + np.searchsorted(newlines, starts)
     array = np.frombuffer(data, np.uint8)
@@ -120,7 +122,29 @@ def _records(data: bytes, newlines: Positions, boundaries: Positions, line: int)
     only_return = (length == 1) & (array[np.minimum(starts, len(array) - 1)] == _RETURN)
     # A line keeps the CR of a CRLF: a blank one has one byte.
     kept = (length > 0) & ~only_return
+    if not blanks:
+        data, kept = _without_blanks(data, starts, boundaries, kept)
     return Records(data, starts[kept], boundaries[kept], lines[kept])
+
+
+def _without_blanks(data: bytes, starts: Positions, ends: Positions, kept: Bools) -> tuple[bytes, Bools]:
+    """Return the data with empty lines in place of those that have blanks only, and `kept` without them."""
+    array = np.frombuffer(data, np.uint8)
+    # Few lines begin with a blank: the usual block is not looked at whole.
+    if not np.any(array[starts[kept]] <= _BLANK):
+        return data, kept
+    blank = [
+        at
+        for at in np.flatnonzero(kept & (np.maximum.reduceat(array, starts) <= _BLANK))
+        if data[starts[at] : ends[at]].isspace()
+    ]
+    if not blank:
+        return data, kept
+    array, kept = array.copy(), kept.copy()
+    kept[blank] = False
+    for at in blank:
+        array[starts[at] : ends[at]] = _NEWLINE
+    return array.tobytes(), kept
 
 
 def _bounded(data: bytes) -> bytes:

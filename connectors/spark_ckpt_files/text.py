@@ -15,6 +15,7 @@ from itertools import pairwise, product
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
@@ -131,6 +132,7 @@ def csv_parser(
     shape = pacsv.ParseOptions(delimiter=delimiter, quote_char=quote, newlines_in_values=True)
     strict = [field.name for field in schema if _is_strict(field.type)]
     classes = _lenience_classes(delimiter, quote)
+    whole, borders = _record_pattern(delimiter, quote), np.isin(np.arange(256), [*f"{delimiter}{quote}\r\n".encode()])
 
     def fields(content: bytes, types: pa.Schema) -> pa.Table:
         # Without threads, and in one block: only then does Arrow name the row of an error, which `_cuts` looks for.
@@ -140,8 +142,8 @@ def csv_parser(
 
     def parse(records: Records) -> pa.Table:
         content = records.content() + b"\n"  # without it Arrow treats an empty last field as quoted
-        if content.count(quote.encode()) % 2:
-            _check_quotes(records, delimiter, quote)
+        if not _quotes_are_plain(content, borders, quote):
+            _check_quotes(records, quote, whole)
         table = fields(content, _as_texts(schema, [field.name for field in schema if field.type == INSTANT]))
         suspects = [*(strict if _may_be_lenient(content, classes) else []), *_with_names_of_numbers(table)]
         if suspects:
@@ -234,15 +236,33 @@ def _check_fields(texts: pa.Table, schema: pa.Schema) -> None:
             raise pa.ArrowInvalid(f"CSV: Row #{row}: column '{field.name}': invalid {kind} {values[row - 1].as_py()!r}")
 
 
-def _check_quotes(records: Records, delimiter: str, quote: str) -> None:
-    """Raise unless the odd number of quotes is harmless: in a single record, inside an unquoted field."""
-    try:
-        if len(records) == 1:
-            list(csv.reader([records.text(0)], delimiter=delimiter, quotechar=quote, strict=True))
-            return
-    except csv.Error as error:
-        raise pa.ArrowInvalid("a quote is not closed") from error
-    raise pa.ArrowInvalid("an odd number of quotes")
+def _quotes_are_plain(content: bytes, borders: npt.NDArray[np.bool_], quote: str) -> bool:
+    """Return True if each quote opens or closes a whole field, or is one of two inside of a quoted one.
+
+    `content` ends with a line end.
+    """
+    found = np.frombuffer(content, np.uint8)
+    quotes = np.flatnonzero(found == ord(quote))
+    opening, closing = quotes[::2], quotes[1::2]
+    # Of two quotes inside of a field the first one closes it, and the second opens it again. Before the first byte: the last one.
+    return bool(
+        len(opening) == len(closing) and borders[found[opening - 1]].all() and borders[found[closing + 1]].all()
+    )
+
+
+def _record_pattern(delimiter: str, quote: str) -> re.Pattern[bytes]:
+    d, q = re.escape(delimiter), re.escape(quote)
+    field = f"(?:{q}[^{q}]*+(?:{q}{q}[^{q}]*+)*+{q}|[^{q}{d}][^{d}]*+|)"
+    return re.compile(f"{field}(?:{d}{field})*+\\r?".encode())
+
+
+def _check_quotes(records: Records, quote: str, whole: re.Pattern[bytes]) -> None:
+    """Raise `pa.ArrowInvalid` for a field that begins with a quote and does not end with one: Arrow reads `"a"b` as `ab`."""
+    for row, (start, end) in enumerate(zip(records.starts.tolist(), records.ends.tolist(), strict=True), 1):
+        text = records.data[start:end]
+        if quote.encode() in text and not whole.fullmatch(text):
+            why = "text follows a closing quote" if text.count(quote.encode()) % 2 == 0 else "a quote is not closed"
+            raise pa.ArrowInvalid(f"CSV: Row #{row}: {why}")
 
 
 def csv_header(records: Records, delimiter: str, quote: str) -> list[str]:

@@ -128,6 +128,11 @@ BAD_CSV = [
     b"1,too,many,2024-01-01",
     b"1",
     b'1,"never closed,2024-01-01',
+    b'1,"a"b,2024-01-01',
+    b'1,""b,2024-01-01',
+    b'1,"a" ,2024-01-01',
+    b'1,"a\\"b\\"c",2024-01-01',
+    b'1,"a""b"c,2024-01-01',
     b"1,\xff\xfe,2024-01-01",
     b"1,x,yesterday",
 ]
@@ -144,7 +149,7 @@ BAD_JSON = [
     b'{"name": "\xff"}',
     b'{"id": 1, "id": 2}',
     b'{"at": "yesterday"}',
-    b"  ",
+    b"\0\0",
 ]
 
 
@@ -185,10 +190,41 @@ def test_positions_are_added_to_good_rows(tmp_path: Path) -> None:
     assert [(row["_file"], row["_line"]) for row in rows] == [("f.csv", 1), ("f.csv", 3)]
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("blank", [b" ", b"\t\t", b" \t "])
+def test_a_line_of_blanks_is_no_record(blank: bytes, end: bytes, tmp_path: Path) -> None:
+    tsv = end.join([blank, b"id\tname\tat", b"1\tx\t", blank, b"2\t \t", b"", blank, b"\t3\t", blank])
+    lines = end.join([blank, b'{"id": 1}', blank, b' {"id": 2}', blank])
+
+    rows = rows_of(tmp_path, tsv, header=True, delimiter="\t", on_error="fail", positions=True)
+    (tmp_path / "f.csv").unlink()
+    objects = rows_of(tmp_path, lines, "f.json", format="json", on_error="fail", positions=True)
+
+    assert [(row["id"], row["name"], row["_line"]) for row in rows] == [(1, "x", 3), (2, " ", 5), (None, "3", 8)]
+    assert [(row["id"], row["_line"]) for row in objects] == [(1, 2), (2, 4)]
+
+
+def test_a_line_of_tabs_is_a_record_of_nulls_if_records_may_have_several_lines(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, b"1\tx\t\n\t\t\n", delimiter="\t", multiline=True, on_error="fail")
+
+    assert rows == [{"id": 1, "name": "x", "at": None}, dict.fromkeys(DATA.names)]
+
+
 def test_a_stray_quote_inside_an_unquoted_field_is_text(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, b'1,5" pipe,\n2,x,\n')
 
     assert [row["name"] for row in rows] == ['5" pipe', "x"]
+
+
+def test_stray_quotes_and_quoted_fields_are_read_in_one_go() -> None:
+    lines = [b'1,5" pipe', b'2,"5"" pipe, 6"" pipe"', b"3,x", b'4,a"b"c', b'5,""', b'6,"' + b"y" * 200_000 + b'"']
+    (found,) = cut(io.BytesIO(b"\n".join([*lines, b""])))
+
+    (piece,) = parse_tolerant(found, csv_parser(["id", "name"], pa.schema(list(DATA)[:2]), ",", '"', ""))
+
+    assert isinstance(piece, Rows)
+    names = piece.table.column("name").to_pylist()
+    assert names == ['5" pipe', '5" pipe, 6" pipe', "x", 'a"b"c', None, "y" * 200_000]
 
 
 def test_line_ends_inside_quotes_belong_to_the_record_if_multiline(tmp_path: Path) -> None:
