@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from spark_ckpt.connector_parts.old_calendar import OldCalendar
 from spark_ckpt.errors import RowsLost, SourceInvalid
 from spark_ckpt_delta.log import BOUNDED, TableFile
 
@@ -30,14 +31,18 @@ def read_file(
 
     `zone`: of partition values that are timestamps without a zone.
 
-    Raises `RowsLost` if the file is missing, and `SourceInvalid` for a null that `schema` forbids.
+    Raises `RowsLost` if the file is missing, and `SourceInvalid` for a null that `schema` forbids, or a date or time in the
+    calendar of Spark before 3.0.
     """
     try:
         with system.open_input_file(file.path) as opened:
             # Spark may write times as INT96, which Arrow reads as nanoseconds: years after 2262 would overflow.
             parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
             present = [name for name in schema.names if name in parquet.schema_arrow.names]
+            calendar = OldCalendar.of(parquet)
             for batch in parquet.iter_batches(_ROWS_PER_BATCH, columns=present):
+                if misread := calendar.misread(batch):
+                    raise _in_old_calendar(table, file, misread)
                 fitted = _fitted(batch, dict(file.partition), schema, zone)
                 _check_nulls(table, file, fitted)
                 yield fitted
@@ -75,6 +80,13 @@ def _fitted(batch: pa.RecordBatch, partition: dict[str, str | None], schema: pa.
         else:
             columns.append(pa.nulls(len(batch), field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _in_old_calendar(table: str, file: TableFile, columns: list[str]) -> SourceInvalid:
+    return SourceInvalid(
+        f"{table}: {file.path} has dates or times in the calendar of Spark before 3.0: {', '.join(columns)}",
+        hint="read the table by Spark's own source, which converts them: ckpt.SparkSource('delta', {'path': ...}), in a new store",
+    )
 
 
 def _check_nulls(table: str, file: TableFile, rows: pa.RecordBatch) -> None:

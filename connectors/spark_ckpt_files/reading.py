@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_ckpt.connector_parts.old_calendar import OldCalendar
 from spark_ckpt.errors import BadRecord, SourceInvalid
 from spark_ckpt_files.listing import DataFile, Directory
 from spark_ckpt_files.records import Positions, Records, cut
@@ -152,8 +153,14 @@ def _parquet_tables(
 ) -> Iterator[pa.Table]:
     parquet = _parquet(opened, file, settings)
     _parquet_columns(parquet, file, settings, data)
-    row = 1
+    row, calendar = 1, OldCalendar.of(parquet)
     for batch in parquet.iter_batches(_ROWS_PER_BATCH, columns=data.names):
+        if misread := calendar.misread(batch):
+            raise SourceInvalid(
+                f"{settings.path}/{file.name} has dates or times in the calendar of Spark before 3.0: {', '.join(misread)}",
+                hint="write the file again with Spark 3 or later, and spark.sql.parquet.datetimeRebaseModeInWrite CORRECTED",
+                file=file.name,
+            )
         table = pa.Table.from_batches([batch]).select(data.names)
         yield _widen(
             _fitted(table, file, settings, data),
