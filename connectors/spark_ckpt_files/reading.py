@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from bz2 import BZ2Decompressor
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_ckpt.connector_parts.old_calendar import OldCalendar
+from spark_ckpt.content import Readable
 from spark_ckpt.errors import BadRecord, SourceInvalid
 from spark_ckpt_files.listing import DataFile, Directory
 from spark_ckpt_files.records import Positions, Records, cut
@@ -28,12 +30,8 @@ from spark_ckpt_files.text import Bad, Parser, Rows, csv_header, csv_parser, jso
 _ROWS_PER_BATCH = 65_536
 _SHOWN_CHARS = 200
 _PARQUET_MAGIC = b"PAR1"
-_COMPRESSIONS: dict[str, Literal["gzip", "bz2", "zstd", "lz4"]] = {
-    "gz": "gzip",
-    "bz2": "bz2",
-    "zst": "zstd",
-    "lz4": "lz4",
-}
+_PACKED_BYTES = 1 << 20
+_COMPRESSIONS: dict[str, Literal["gzip", "zstd", "lz4"]] = {"gz": "gzip", "zst": "zstd", "lz4": "lz4"}
 
 
 def read_file(
@@ -92,12 +90,47 @@ def _text_tables(
 
 
 def _records(opened: pa.NativeFile, file: DataFile, settings: FilesSettings) -> Iterator[Records]:
-    ending = file.name.rpartition(".")[2]
-    stream = pa.CompressedInputStream(opened, _COMPRESSIONS[ending]) if ending in _COMPRESSIONS else opened
     try:
-        yield from cut(stream, settings.quote if settings.format == "csv" else None, settings.multiline)
+        yield from cut(
+            _unpacked(opened, file.name.rpartition(".")[2]),
+            settings.quote if settings.format == "csv" else None,
+            settings.multiline,
+        )
     except (OSError, ValueError) as error:
         raise SourceInvalid(f"{settings.path}/{file.name} cannot be read: {error}", file=file.name) from error
+
+
+def _unpacked(opened: pa.NativeFile, ending: str) -> Readable:
+    if ending == "bz2":
+        return _Bz2(opened)
+    readable: Readable = pa.CompressedInputStream(opened, _COMPRESSIONS[ending]) if ending in _COMPRESSIONS else opened
+    return readable
+
+
+class _Bz2:
+    """Unpacks bz2 streams that follow each other in a file: Arrow fails at one that is empty."""
+
+    def __init__(self, packed: Readable) -> None:
+        self._packed = packed
+        self._stream = BZ2Decompressor()
+        self._between_streams = True
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most `size` bytes; none at the end. Raises OSError for a file that is cut off, or not bz2."""
+        while True:
+            packed = b""
+            if self._stream.eof or self._stream.needs_input:
+                packed = self._stream.unused_data or self._packed.read(_PACKED_BYTES)
+                if not packed and self._between_streams:
+                    return b""
+                if not packed:
+                    raise OSError("Truncated compressed stream")
+            if self._stream.eof:
+                self._stream = BZ2Decompressor()
+            found = self._stream.decompress(packed, size)
+            self._between_streams = self._stream.eof
+            if found:
+                return found
 
 
 def _header(records: Records, file: DataFile, settings: FilesSettings, data: pa.Schema) -> list[str]:

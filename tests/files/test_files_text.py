@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
 import datetime as dt
 import gzip
@@ -284,6 +285,20 @@ def test_a_compressed_file_is_unpacked(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, gzip.compress(b"1,x,\n"), name="f.csv.gz")
 
     assert rows[0]["id"] == 1
+
+
+def test_the_parts_of_a_bz2_file_may_be_empty(tmp_path: Path) -> None:
+    parts = [b"", b"1,x,\n2,", b"", b"", b"y,\n", (b"3," + b"z" * 1000 + b",\n") * 2_000, b""]
+    rows = rows_of(tmp_path, b"".join(map(bz2.compress, parts)), name="f.csv.bz2", on_error="drop")
+
+    assert [row["name"] for row in rows[:2]] == ["x", "y"]
+    assert len(rows) == 2_002
+
+
+@pytest.mark.parametrize("content", [bz2.compress(b"1,x,\n")[:-1], bz2.compress(b"1,x,\n") + b"no bz2", b"1,x,\n"])
+def test_a_bz2_file_that_is_cut_off_or_none_is_refused(content: bytes, tmp_path: Path) -> None:
+    with pytest.raises(SourceInvalid, match=r"f\.csv\.bz2 cannot be read"):
+        rows_of(tmp_path, content, name="f.csv.bz2")
 
 
 def test_a_truncated_compressed_file_is_an_error_not_fewer_rows(tmp_path: Path) -> None:
