@@ -110,5 +110,9 @@ def _written(value: Any) -> Any:
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, list):
         pairs = bool(value) and isinstance(value[0], tuple)
-        return {str(key): _written(each) for key, each in value} if pairs else [_written(each) for each in value]
+        return {_key(key): _written(each) for key, each in value} if pairs else [_written(each) for each in value]
     return value
+
+
+def _key(key: Any) -> str:
+    return str(key).lower() if isinstance(key, bool) else str(key)

@@ -70,7 +70,7 @@ class RegistryServer:
 
 
 def _generated():
-    """Return protoc's output for a message with a number, an enum, a list, a map, a nested message and bytes."""
+    """Return protoc's output for two messages, one with a number, an enum, a list, a map, a nested message and bytes."""
     one, many, file = 1, 3, descriptor_pb2.FileDescriptorProto(name="orders.proto", package="shop", syntax="proto3")
     customer = file.message_type.add(name="Customer")
     customer.field.add(name="name", number=1, type=9, label=one)
@@ -88,8 +88,16 @@ def _generated():
     entry.options.map_entry = True
     entry.field.add(name="key", number=1, type=9, label=one)
     entry.field.add(name="value", number=2, type=5, label=one)
-    descriptor_pool.Default().AddSerializedFile(file.SerializeToString())
-    return message_factory.GetMessageClass(descriptor_pool.Default().FindMessageTypeByName("shop.Order"))
+    votes = file.message_type.add(name="Votes")
+    votes.field.add(name="by", number=1, type=11, label=many, type_name=".shop.Votes.ByEntry")
+    vote = votes.nested_type.add(name="ByEntry")
+    vote.CopyFrom(entry)
+    vote.field[0].type = 8
+    pool = descriptor_pool.Default()
+    pool.AddSerializedFile(file.SerializeToString())
+    names = ("shop.Order", "shop.Votes")
+    return [message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in names]
 
 
-Order = _generated()
+Order, Votes = _generated()
+"""`Votes` has a map with boolean keys."""

@@ -14,7 +14,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, struct_pb2
 from pyspark.sql import types as T
 from pyspark.sql.types import StructType
-from registry_kit import Order, RegistryServer
+from registry_kit import Order, RegistryServer, Votes
 from spark_ckpt_kafka.protobuf_columns import filled
 from spark_ckpt_kafka.registry import Registry
 from spark_ckpt_kafka.values import Avro, JsonSchema, Protobuf, decoded_batch, encoded_batch
@@ -212,6 +212,13 @@ def test_maps_are_written_in_each_format_also_empty_ones(server):
     protobuf = Protobuf(server.url, Order)
     found, _ = decoded(protobuf, *encoded_batch(protobuf, "orders-value", given).to_pylist())
     assert [{"id": row["id"], "by": row["by"]} for row in found] == rows
+
+
+def test_a_protobuf_map_may_have_boolean_keys(server):
+    values, row = Protobuf(server.url, Votes), {"by": [(False, 1), (True, 2)]}
+    given = pa.array([row], pa.struct(list(arrow_schema_of(values.columns))))
+    ((found,), _) = decoded(values, *encoded_batch(values, "votes-value", given).to_pylist())
+    assert sorted(found["by"]) == row["by"]
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf"), 1.5])
