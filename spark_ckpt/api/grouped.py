@@ -33,6 +33,7 @@ from spark_ckpt.tasks.operators.keyed_function import CoGroupFunction, KeyedFunc
 from spark_ckpt.tasks.operators.operator import Binding, KeyedOperator
 from spark_ckpt.tasks.operators.vectorized import VectorizedFunction, VectorizedOperator
 from spark_ckpt.tasks.operators.window_keys import Closing, WindowKey
+from spark_ckpt.tasks.rows import check_not_reserved
 
 if TYPE_CHECKING:
     from spark_ckpt.api.stream import Stream
@@ -175,6 +176,7 @@ class GroupedStream:
         return self._stream.schema
 
     def _operate(self, operator: KeyedOperator, name: str, closing: Closing | None = None) -> Stream:
+        check_not_reserved(self._schema.names)
         return _operated(self._stream, self._keys, operator, name, _event_time(self._stream), closing)
 
 

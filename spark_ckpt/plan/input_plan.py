@@ -16,7 +16,7 @@ from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.spark_internals.column_names import column_of
 from spark_ckpt.tasks.operators.named_inputs import PRESENT, NamedInput
-from spark_ckpt.tasks.rows import RESERVED_PREFIX, arrow_schema
+from spark_ckpt.tasks.rows import RESERVED_PREFIX, arrow_schema, check_not_reserved
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -117,12 +117,7 @@ def _check_names(names: list[str]) -> None:
 
 
 def _check_columns(name: str, grouped: GroupedInput) -> None:
-    reserved = [each for each in grouped.schema.names if each.lower().startswith(RESERVED_PREFIX)]
-    if reserved:
-        raise GraphInvalid(
-            f"cogroup: column '{reserved[0]}' of input '{name}' uses the reserved prefix '{RESERVED_PREFIX}'",
-            hint="rename it",
-        )
+    check_not_reserved(grouped.schema.names, f" of input '{name}'")
     if len(set(grouped.keys)) < len(grouped.keys):
         raise GraphInvalid(f"cogroup: input '{name}' is grouped by one column twice: {', '.join(grouped.keys)}")
 

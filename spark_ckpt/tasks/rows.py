@@ -117,11 +117,17 @@ def _has_no_delta_type(kind: pa.DataType) -> bool:
     return pa.types.is_duration(kind) or pa.types.is_time(kind) or any(map(_has_no_delta_type, inner))
 
 
-def _check_names(names: Iterable[str]) -> None:
-    seen: set[str] = set()
+def check_not_reserved(names: Iterable[str], where: str = "") -> None:
+    """Raise `GraphInvalid` for a name of this library's columns, which operators remove from their rows."""
     for name in names:
         if name.lower().startswith(RESERVED_PREFIX):
-            raise GraphInvalid(f"column {name!r} uses the reserved prefix {RESERVED_PREFIX!r}", hint="rename it")
+            raise GraphInvalid(f"column {name!r}{where} uses the reserved prefix {RESERVED_PREFIX!r}", hint="rename it")
+
+
+def _check_names(names: list[str]) -> None:
+    check_not_reserved(names)
+    seen: set[str] = set()
+    for name in names:
         # Spark and Delta tell no names apart by their case.
         if name.lower() in seen:
             raise GraphInvalid(f"column {name!r} is both a key and a state column", hint="rename the state column")

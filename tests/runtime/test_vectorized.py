@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -8,6 +10,8 @@ from operator_fixtures import MemoryStore, cache_of, snapshot, with_hash
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from spark_ckpt.api.grouped import GroupedStream
+from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.tasks.failures import OutputInvalid, UserFunctionFailed
 from spark_ckpt.tasks.operators.operator import Binding, Clock
 from spark_ckpt.tasks.operators.vectorized import KeyResult, VectorizedOperator
@@ -302,3 +306,10 @@ def test_output_that_does_not_fit_names_operator_and_column(tmp_path):
     with pytest.raises(OutputInvalid, match=r"output column 'total' .bigint. cannot hold 'much'") as failure:
         Harness(constant(output=lambda batch: output), tmp_path).batch([("a", 1)])
     assert failure.value.context == {"column": "total", "operator": "totals"}
+
+
+@pytest.mark.parametrize("name", ["ckpt_note", "CKPT_key_hash"])
+def test_a_column_that_the_operator_would_drop_is_refused(name):
+    stream = SimpleNamespace(schema=StructType([*ROW, StructField(name, StringType())]))
+    with pytest.raises(GraphInvalid, match=f"'{name}' uses the reserved prefix 'ckpt_'"):
+        GroupedStream(stream, ("k",)).applyVectorized(adding, OUT, STATE)
