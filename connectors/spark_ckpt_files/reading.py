@@ -143,6 +143,9 @@ def _header(records: Records, file: DataFile, settings: FilesSettings, data: pa.
         raise _not_of_format(
             settings, file, f"its header has no column {', '.join(missing)}; it has {', '.join(columns)}"
         )
+    twice = [name for name in data.names if columns.count(name) > 1]
+    if twice:
+        raise _not_of_format(settings, file, f"its header has column {', '.join(twice)} more than once")
     return columns
 
 

@@ -124,6 +124,11 @@ def test_a_header_without_a_column_of_the_schema_names_it(tmp_path: Path) -> Non
         rows_of(tmp_path, b"id,name\n1,x\n", header=True, on_error="keep")
 
 
+def test_a_header_with_a_column_of_the_schema_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceInvalid, match="header has column id more than once"):
+        rows_of(tmp_path, b"id,name,at,id\n1,x,,2\n", header=True, on_error="keep")
+
+
 BAD_CSV = [
     b"x,bad number,2024-01-01",
     b"1,too,many,2024-01-01",
