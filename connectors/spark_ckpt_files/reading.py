@@ -257,6 +257,10 @@ def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
         return bool(pa.types.is_map(found) and pa.types.is_map(wanted) and _parts_fit(found, wanted))
     if pa.types.is_struct(found) and pa.types.is_struct(wanted):
         names = {field.name: field.type for field in found}
+        absent = {field.name.lower() for field in wanted if field.name not in names}
+        # Spark finds a field by its name in any case; here the declared one would be null.
+        if absent & {name.lower() for name in names}:
+            return False
         return all(_fits(names[field.name], field.type) for field in wanted if field.name in names)
     if _is_list(found) and _is_list(wanted):
         return _fits(found.value_type, wanted.value_type)

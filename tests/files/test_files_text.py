@@ -439,6 +439,18 @@ def test_a_number_that_does_not_fit_is_refused_at_every_depth(value, found, want
             parquet_rows(tmp_path, table, pa.schema([("x", declared)]))
 
 
+@pytest.mark.parametrize("made", [lambda kind: kind, pa.list_, lambda kind: pa.map_(pa.string(), kind)])
+def test_a_field_inside_a_column_is_not_null_because_of_its_case(made, tmp_path: Path) -> None:
+    """A field that the file lacks is null, as in Spark."""
+    found, wanted = pa.struct([("Id", pa.int64())]), pa.struct([("id", pa.int64()), ("note", pa.string())])
+    kept = pa.struct([("Id", pa.int64()), ("note", pa.string())])
+
+    with pytest.raises(SourceInvalid, match=r"column x is .*Id"):
+        parquet_rows(tmp_path, pa.table({"x": pa.nulls(1, made(found))}), pa.schema([("x", made(wanted))]))
+    table = pa.table({"x": pa.array([{"Id": 1}], found)})
+    assert parquet_rows(tmp_path, table, pa.schema([("x", kept)])) == [{"x": {"Id": 1, "note": None}}]
+
+
 @pytest.mark.parametrize("wanted", [*nested(pa.string()), pa.int64(), pa.decimal128(10, 2), pa.timestamp("us", "UTC")])
 def test_a_parquet_column_of_nulls_only_is_read_as_nulls(wanted, tmp_path: Path) -> None:
     table = pa.table({"id": [1, 2], "note": pa.nulls(2)})
