@@ -29,7 +29,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_ckpt.tasks.rows import Bools, Int64s, column
+from spark_ckpt.tasks.rows import Int64s, column
 
 if TYPE_CHECKING:
     from spark_ckpt.tasks.rows import Array
@@ -127,13 +127,15 @@ def _of_bytes(data: npt.NDArray[np.uint8], start: Int64s, length: Int64s, seed: 
 
 
 def _striped(data: npt.NDArray[np.uint8], start: Int64s, stripes: Int64s, seed: Words) -> Words:
-    lanes = [seed + _P1 + _P2, seed + _P2, seed, seed - _P1]
-    for number in range(int(stripes.max(initial=0))):
-        has: Bools = stripes > number
-        for lane in range(4):
-            # A value with fewer stripes reads from 0, and its lanes stay as they are.
-            at = np.where(has, start + number * _STRIPE + lane * _WORD, 0)
-            lanes[lane] = np.where(has, _rounded(lanes[lane], _read(data, at, _WORD)), lanes[lane])
+    lanes = [seed + _P1 + _P2, seed + _P2, seed.copy(), seed - _P1]
+    left, number = np.flatnonzero(stripes), 0
+    # A long value takes a step per stripe: of the values that have one, not of all.
+    while len(left):
+        for lane, found in enumerate(lanes):
+            word = _read(data, start[left] + number * _STRIPE + lane * _WORD, _WORD)
+            found[left] = _rounded(found[left], word)
+        number += 1
+        left = left[stripes[left] > number]
     one, two, three, four = lanes
     found = _rotated(one, 1) + _rotated(two, 7) + _rotated(three, 12) + _rotated(four, 18)
     for each in lanes:
