@@ -91,15 +91,19 @@ def filled(message: Message, value: Mapping[str, Any]) -> Message:
     """Return the message, filled with the values of a row. A null leaves its field unset."""
     from google.protobuf.json_format import ParseDict
 
-    filled_in: Message = ParseDict(_written(value), message)
+    filled_in: Message = ParseDict(_written(value, message.DESCRIPTOR), message)
     return filled_in
 
 
-def _written(value: Any) -> Any:
-    """Return a value in Protobuf's JSON form."""
+def _written(value: Any, kind: Descriptor | None) -> Any:
+    """Return a value in Protobuf's JSON form. `kind`: its message, or that of the values of a list or map; None for others."""
     if isinstance(value, Mapping):
         # An empty list may be an empty map, which ParseDict takes as a mapping only; without elements both are unset.
-        return {name: _written(each) for name, each in value.items() if each is not None and each != []}
+        given = {name: each for name, each in value.items() if each is not None and each != []}
+        if kind is not None and kind.file.package == "google.protobuf" and kind.name in _OF_GOOGLE:
+            return _well_known(given, kind)
+        fields = kind.fields_by_name if kind is not None else {}
+        return {name: _written(each, _message_of(fields.get(name))) for name, each in given.items()}
     # ParseDict reads Protobuf's JSON form, in which bytes are base64 and the keys of a map are texts.
     if isinstance(value, bytes):
         from base64 import b64encode
@@ -110,8 +114,33 @@ def _written(value: Any) -> Any:
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, list):
         pairs = bool(value) and isinstance(value[0], tuple)
-        return {_key(key): _written(each) for key, each in value} if pairs else [_written(each) for each in value]
+        return (
+            {_key(key): _written(each, kind) for key, each in value}
+            if pairs
+            else [_written(each, kind) for each in value]
+        )
     return value
+
+
+_WRAPPERS = tuple(
+    f"{each}Value" for each in ("Bool", "Bytes", "Double", "Float", "Int32", "Int64", "String", "UInt32", "UInt64")
+)
+_OF_GOOGLE = frozenset(("Timestamp", "Duration", "FieldMask", *_WRAPPERS))
+"""Messages that are no object in Protobuf's JSON form."""
+
+
+def _well_known(given: Mapping[str, Any], kind: Descriptor) -> Any:
+    if kind.name in _WRAPPERS:
+        return _written(given.get("value", kind.fields_by_name["value"].default_value), None)
+    from google.protobuf.message_factory import GetMessageClass
+
+    return GetMessageClass(kind)(**given).ToJsonString()
+
+
+def _message_of(field: FieldDescriptor | None) -> Descriptor | None:
+    if field is None or field.message_type is None:
+        return None
+    return field.message_type.fields_by_name["value"].message_type if _is_map(field) else field.message_type
 
 
 def _key(key: Any) -> str:

@@ -11,11 +11,20 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerialize
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from google.protobuf import descriptor_pb2, struct_pb2
+from google.protobuf import (
+    descriptor_pb2,
+    descriptor_pool,
+    duration_pb2,  # noqa: F401 - registers its messages
+    field_mask_pb2,  # noqa: F401
+    message_factory,
+    struct_pb2,
+    timestamp_pb2,  # noqa: F401
+    wrappers_pb2,  # noqa: F401
+)
 from pyspark.sql import types as T
 from pyspark.sql.types import StructType
 from registry_kit import Order, RegistryServer, Votes
-from spark_ckpt_kafka.protobuf_columns import filled
+from spark_ckpt_kafka.protobuf_columns import as_dict, filled
 from spark_ckpt_kafka.registry import Registry
 from spark_ckpt_kafka.values import Avro, JsonSchema, Protobuf, decoded_batch, encoded_batch
 
@@ -225,6 +234,35 @@ def test_a_protobuf_map_may_have_boolean_keys(server):
 def test_a_protobuf_message_takes_each_double(number):
     message = filled(descriptor_pb2.UninterpretedOption(), {"double_value": number})
     assert str(message.double_value) == str(number)
+
+
+def test_well_known_messages_are_written_as_they_are_read():
+    file = descriptor_pb2.FileDescriptorProto(name="known.proto", package="known", syntax="proto3")
+    file.dependency.extend(
+        f"google/protobuf/{name}.proto" for name in ("timestamp", "duration", "wrappers", "field_mask")
+    )
+    known = file.message_type.add(name="Known")
+    kinds = {"at": "Timestamp", "for": "Duration", "note": "StringValue", "large": "UInt64Value", "raw": "BytesValue"}
+    for number, (name, kind) in enumerate({**kinds, "mask": "FieldMask", "times": "Timestamp"}.items(), 1):
+        known.field.add(
+            name=name, number=number, type=11, label=3 if name == "times" else 1, type_name=f".google.protobuf.{kind}"
+        )
+    pool = descriptor_pool.Default()
+    pool.AddSerializedFile(file.SerializeToString())
+    message = message_factory.GetMessageClass(pool.FindMessageTypeByName("known.Known"))
+    row = {
+        "at": {"seconds": -1, "nanos": 123_456_789},
+        "for": {"seconds": 90, "nanos": 0},
+        "note": {"value": "x"},
+        "large": {"value": 2**64 - 1},
+        "raw": {"value": b"\x00"},
+        "mask": {"paths": ["a.b_c"]},
+        "times": [{"seconds": 7, "nanos": 0}],
+    }
+    assert as_dict(filled(message(), row)) == row
+    empty = dict.fromkeys(row) | {"times": []}
+    assert as_dict(filled(message(), empty)) == empty
+    assert as_dict(filled(message(), {"note": {"value": None}}))["note"] == {"value": ""}
 
 
 def test_columns_are_those_of_the_schema():
