@@ -61,8 +61,8 @@ def _client(registry: Registry) -> SchemaRegistryClient:
     return SchemaRegistryClient({"url": registry.url, **registry.options})
 
 
-def typed(error: Exception, where: str) -> Exception:
-    """Return the error to raise for an exception of a (de)serialiser. `where` names the record.
+def typed(error: Exception, where: str, *, writes: bool = False) -> Exception:
+    """Return the error to raise for an exception of a (de)serialiser. `where` names the record, or the written subject.
 
     An outage stays an `OSError`, because it may pass. Other causes become `SourceInvalid` or `BadRecord`.
     """
@@ -81,8 +81,8 @@ def typed(error: Exception, where: str) -> Exception:
             # Other answers may pass, for example of a registry that starts or that limits requests.
             if cause.http_status_code != _NOT_FOUND:
                 return ConnectionError(f"the schema registry does not serve: {cause.error_message}")
-            return _bad(f"its schema is not in the registry: {cause.error_message}", where)
-    return _bad(f"{type(error).__name__}: {error}", where)
+            return _bad(f"its schema is not in the registry: {cause.error_message}", where, writes)
+    return _bad(f"{type(error).__name__}: {error}", where, writes)
 
 
 def _is_of_the_network(error: BaseException) -> bool:
@@ -92,12 +92,14 @@ def _is_of_the_network(error: BaseException) -> bool:
     )
 
 
-def _bad(why: str, where: str) -> BadRecord:
-    return BadRecord(
-        f"a value cannot be decoded: {why}"[:400].replace("\n", " "),
-        record=where or None,
-        hint="fix the producer; on_error='null' lets such records through with the reason in column value_error",
+def _bad(why: str, where: str, writes: bool) -> BadRecord:
+    hint = (
+        "make the rows fit the schema before encoded(...): no rows of the epoch were published"
+        if writes
+        else "fix the producer; on_error='null' lets such records through with the reason in column value_error"
     )
+    what = f"a value cannot be {'encoded' if writes else 'decoded'}: {why}"[:400].replace("\n", " ")
+    return BadRecord(what, record=where or None, hint=hint)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -256,7 +256,7 @@ def encoded_batch(values: Values, subject: str, rows: pa.Array) -> pa.Array:
         given = rows.to_pylist(maps_as_pydicts=maps)
         return pa.array([None if row is None else encode(row) for row in given], pa.binary())
     except Exception as raised:  # noqa: BLE001 - a library's; judged in one place
-        raise typed(raised, subject) from None
+        raise typed(raised, subject, writes=True) from None
 
 
 def _decoding(values: Values) -> Callable[..., Column]:

@@ -223,6 +223,14 @@ def test_maps_are_written_in_each_format_also_empty_ones(server):
     assert [{"id": row["id"], "by": row["by"]} for row in found] == rows
 
 
+def test_the_advice_for_a_row_that_cannot_be_encoded_is_about_the_rows(server):
+    values = Avro(server.url, json.dumps({"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}))
+    with pytest.raises(BadRecord, match="a value cannot be encoded") as refused:
+        encoded_batch(values, "orders-value", pa.array([{"id": "x"}]))
+    assert refused.value.context["record"] == "orders-value"
+    assert "before encoded" in refused.value.hint
+
+
 def test_a_protobuf_map_may_have_boolean_keys(server):
     values, row = Protobuf(server.url, Votes), {"by": [(False, 1), (True, 2)]}
     given = pa.array([row], pa.struct(list(arrow_schema_of(values.columns))))
