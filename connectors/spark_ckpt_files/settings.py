@@ -66,8 +66,11 @@ class FilesSettings:
             raise ConfigInvalid(f"on_error is 'fail', 'drop' or 'keep', not {self.on_error!r}")
         if self.files_per_batch < 1 or self.bytes_per_batch < 1:
             raise ConfigInvalid("maxFilesPerTrigger and maxBytesPerTrigger are at least 1")
-        if len(self.delimiter) != 1 or len(self.quote) != 1 or not (self.delimiter + self.quote).isascii():
-            raise ConfigInvalid("delimiter and quote are one ASCII character each")
+        if any(len(each) != 1 or not each.isascii() or each in "\0\r\n" for each in (self.delimiter, self.quote)):
+            raise ConfigInvalid(
+                "delimiter and quote are one ASCII character each, and no line end or NUL",
+                hint="for files without quotes give a quote that no field begins with",
+            )
         if self.delimiter == self.quote:
             raise ConfigInvalid("delimiter and quote are different characters")
 

@@ -25,7 +25,7 @@ from spark_ckpt_files.reading import check_file, read_file
 from spark_ckpt_files.records import cut
 from spark_ckpt_files.text import Bad, Rows, csv_parser, json_parser, parse_tolerant
 
-from spark_ckpt.errors import BadRecord, SourceInvalid
+from spark_ckpt.errors import BadRecord, ConfigInvalid, SourceInvalid
 
 DATA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
 UTC = dt.UTC
@@ -214,6 +214,14 @@ def test_a_line_of_tabs_is_a_record_of_nulls_if_records_may_have_several_lines(t
     rows = rows_of(tmp_path, b"1\tx\t\n\t\t\n", delimiter="\t", multiline=True, on_error="fail")
 
     assert rows == [{"id": 1, "name": "x", "at": None}, dict.fromkeys(DATA.names)]
+
+
+@pytest.mark.parametrize(
+    "given", [{"quote": "\0"}, {"delimiter": "\0"}, {"quote": "\n"}, {"delimiter": "ab"}, {"quote": ""}]
+)
+def test_a_delimiter_or_quote_that_no_task_could_parse_with_is_refused(given: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(ConfigInvalid, match="one ASCII character"):
+        settings_of(tmp_path, **given)
 
 
 def test_a_stray_quote_inside_an_unquoted_field_is_text(tmp_path: Path) -> None:
