@@ -84,16 +84,17 @@ class StateSchema:
 def state_schema(key: StructType, state: StructType) -> StateSchema:
     """Check an operator's schemas and translate them to Arrow.
 
-    Raises `GraphInvalid` for a nested or collated key column, a type that Delta does not have, a reserved name, or a name that
-    key and state share.
+    Raises `GraphInvalid` for a key column that is nested, collated or of nulls only, a type that Delta does not have, a
+    reserved name, or a name that key and state share.
     """
     _check_names([*key.names, *state.names])
     schema = StateSchema(arrow_schema(key), arrow_schema(state))
     for field in schema.key:
-        if pa.types.is_nested(field.type):
+        # Arrow compares no two values of such a type.
+        if pa.types.is_nested(field.type) or pa.types.is_null(field.type):
             raise GraphInvalid(
                 f"key column {field.name!r} has type {field.type}",
-                hint="group by columns of simple types, for example the struct's fields",
+                hint="group by columns of simple types, for example the struct's fields; leave out a column of nulls only",
             )
     for field in key:
         if is_collated(field.dataType):

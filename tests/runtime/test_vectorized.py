@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from operator_fixtures import MemoryStore, cache_of, snapshot, with_hash
 from pyspark.sql.streaming.state import GroupStateTimeout
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import LongType, NullType, StringType, StructField, StructType
 
 from spark_ckpt.api.grouped import GroupedStream
 from spark_ckpt.errors import GraphInvalid
@@ -313,3 +313,9 @@ def test_a_column_that_the_operator_would_drop_is_refused(name):
     stream = SimpleNamespace(schema=StructType([*ROW, StructField(name, StringType())]))
     with pytest.raises(GraphInvalid, match=f"'{name}' uses the reserved prefix 'ckpt_'"):
         GroupedStream(stream, ("k",)).applyVectorized(adding, OUT, STATE)
+
+
+def test_a_key_of_nulls_only_is_refused_before_a_task_compares_it():
+    row = StructType([*ROW, StructField("nothing", NullType())])
+    with pytest.raises(GraphInvalid, match="key column 'nothing' has type null"):
+        VectorizedOperator(adding, row, ["k", "nothing"], OUT, STATE)
