@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 
 import pytest
 from pyspark.sql import functions as F
@@ -38,6 +39,19 @@ def test_rows_of_two_streams_meet_in_any_order_and_after_a_stop(bench: Bench) ->
     drain(joined(bench))
 
     assert bench.values() == [("a", 1, 10), ("b", 2, 20), ("b", 4, 20), ("c", 3, 30)]
+
+
+def test_nan_is_a_key_as_in_sparks_own_join(bench: Bench) -> None:
+    kinds, job = "k double, v long", bench.job()
+    bench.put((math.nan, 1), (None, 2), (-0.0, 3), into="orders", schema=kinds)
+    bench.put((math.nan, 10), (None, 20), (0.0, 30), into="payments", schema=kinds)
+    orders = job.source("orders", bench.source("orders", kinds)).withColumnRenamed("v", "item")
+    payments = job.source("payments", bench.source("payments", kinds)).withColumnRenamed("v", "paid")
+    orders.join(payments, on="k").select("item", "paid").to(bench.sink(), name="out")
+
+    drain(job)
+
+    assert bench.values() == [(1, 10), (3, 30)]
 
 
 @pytest.mark.long

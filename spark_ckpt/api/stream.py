@@ -497,9 +497,10 @@ class Stream:
                     " for this join drop withWatermark: ttl forgets keys by the time that passes",
                 )
         keys = list(join.keys)
-        named = [quoted(key) for key in keys]
-        left = self if join.keeps_left else self.dropna(subset=named)  # a row with a null key joins nothing
-        sides = {LEFT: left.groupBy(*keys), RIGHT: other.dropna(subset=named).groupBy(*keys)}
+        # A row with a null key joins nothing; NaN is a key, as in Spark's join, and `dropna` would drop it.
+        present = " AND ".join(f"{quoted(key)} IS NOT NULL" for key in keys)
+        left = self if join.keeps_left else self.filter(present)
+        sides = {LEFT: left.groupBy(*keys), RIGHT: other.filter(present).groupBy(*keys)}
         together = CoGroupedStreams(sides)
         return together._operate(join.operator(together._plan), name)
 
