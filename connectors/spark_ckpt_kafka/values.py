@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.spark_internals.arrow_types import arrow_schema_of
 from spark_ckpt_kafka.avro_columns import avro_columns
-from spark_ckpt_kafka.column_values import fitted
+from spark_ckpt_kafka.column_values import check_written, fitted
 from spark_ckpt_kafka.protobuf_columns import as_dict, filled, protobuf_columns
 from spark_ckpt_kafka.registry import Registry, typed
 
@@ -253,6 +253,8 @@ def encoded_batch(values: Values, subject: str, rows: pa.Array) -> pa.Array:
     # them: it can tell a null in a map from one in a message.
     maps = None if isinstance(values, Protobuf) else "strict"
     try:
+        if isinstance(values, Avro):
+            check_written(rows, values.columns)
         given = rows.to_pylist(maps_as_pydicts=maps)
         return pa.array([None if row is None else encode(row) for row in given], pa.binary())
     except Exception as raised:  # noqa: BLE001 - a library's; judged in one place

@@ -231,6 +231,59 @@ def test_the_advice_for_a_row_that_cannot_be_encoded_is_about_the_rows(server):
     assert "before encoded" in refused.value.hint
 
 
+@pytest.mark.parametrize(
+    "made",
+    [lambda kind: kind, pa.list_, lambda kind: pa.map_(pa.string(), kind), lambda kind: pa.struct([("x", kind)])],
+)
+def test_a_local_time_is_not_written_as_an_instant_of_the_machines_zone(made, server):
+    instant = {"type": "long", "logicalType": "timestamp-micros"}
+    inner = {"type": "record", "name": "X", "fields": [{"name": "x", "type": ["null", instant]}]}
+    kinds = {
+        "timestamp": instant,
+        "list": {"type": "array", "items": instant},
+        "map": {"type": "map", "values": instant},
+    }
+    kind = made(pa.timestamp("us"))
+    field = {"name": "at", "type": ["null", kinds.get(str(kind).partition("[")[0].partition("<")[0], inner)]}
+    values = Avro(server.url, json.dumps({"type": "record", "name": "R", "fields": [field]}))
+    with pytest.raises(BadRecord, match="timestamp_ntz column is an instant in the schema"):
+        encoded_batch(values, "orders-value", pa.array([{"at": None}], pa.struct([("at", kind)])))
+    rows = pa.array([{"at": None}], pa.struct([("at", made(pa.timestamp("us", "UTC")))]))
+    assert decoded(values, *encoded_batch(values, "orders-value", rows).to_pylist())[0] == [{"at": None}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("int", pa.array([2**31])), ("int", pa.array([1.5])), ("int", pa.array([True])), ("long", pa.array([0.5])),
+        ("boolean", pa.array([5])), ("boolean", pa.array(["false"])),
+        ({"type": "array", "items": "long"}, pa.array([[1.0, 1.5]])), ({"type": "map", "values": "int"}, pa.array(
+            [[("a", 2**40)]], pa.map_(pa.string(), pa.int64()))),
+    ],
+)  # fmt: skip
+def test_a_value_that_avros_serialiser_would_change_is_refused(kind, given, server):
+    fields = [{"name": "v", "type": kind}]
+    values = Avro(server.url, json.dumps({"type": "record", "name": "R", "fields": fields}))
+    with pytest.raises(BadRecord, match="cannot be encoded"):
+        encoded_batch(values, "orders-value", pa.StructArray.from_arrays([given], ["v"]))
+
+
+def test_numbers_of_other_types_are_written_if_they_fit(server):
+    types = {"i": "int", "l": "long", "d": "double", "n": ["null", "boolean"]}
+    fields = [{"name": name, "type": each} for name, each in types.items()]
+    values = Avro(server.url, json.dumps({"type": "record", "name": "R", "fields": fields}))
+    given = {
+        "i": pa.array([2**31 - 1]),
+        "l": pa.array([7.0]),
+        "d": pa.array([3]),
+        "n": pa.nulls(1),
+        "more": pa.array(["x"]),
+    }
+    rows = pa.StructArray.from_arrays([*given.values()], [*given])
+    found, _ = decoded(values, *encoded_batch(values, "orders-value", rows).to_pylist())
+    assert found == [{"i": 2**31 - 1, "l": 7, "d": 3.0, "n": None}]
+
+
 def test_a_protobuf_map_may_have_boolean_keys(server):
     values, row = Protobuf(server.url, Votes), {"by": [(False, 1), (True, 2)]}
     given = pa.array([row], pa.struct(list(arrow_schema_of(values.columns))))
