@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,14 @@ import pyarrow as pa
 import pytest
 from store_world import ELSEWHERE, JOB, OPERATOR, World, key_hash
 
+from spark_ckpt.driver.maintenance import dealing
 from spark_ckpt.driver.maintenance.rescale import rescale
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, StateFile
 from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged, EpochNotFound, StoreInUse
 from spark_ckpt.store.ddl import arrow_schema
 from spark_ckpt.store.store import Store
 from spark_ckpt.tasks.rows import StateSchema
+from spark_ckpt.tasks.state.key_index import KeyTable
 from spark_ckpt.tasks.state.levels import from_stored, range_ref
 
 KEYS = [f"key{number}" for number in range(60)]
@@ -66,6 +69,22 @@ def test_the_state_is_the_same_and_every_key_is_in_its_group(world: World, path:
     assert {
         row["k"]: row["v"] for row in store.state(OPERATOR).read(store.log.state().latest).to_pylist()
     } == world.line.state
+
+
+def test_no_more_rows_are_merged_at_a_time_than_a_new_group_has(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An old group may be too large for Arrow to merge, and only a repartition makes it smaller."""
+    sizes: list[int] = []
+    merge = dealing.merged
+
+    def counted(tables: Sequence[KeyTable], schema: StateSchema, *, drop_deletes: bool) -> KeyTable:
+        sizes.append(sum(map(len, tables)))
+        return merge(tables, schema, drop_deletes=drop_deletes)
+
+    monkeypatch.setattr(dealing, "merged", counted)
+    rescale(opened(world), OPERATOR, 7)
+
+    # Of 60 keys and of 30 that changed since.
+    assert sum(sizes) == 90 and max(sizes) < 45
 
 
 def test_everything_else_of_the_epoch_stays(world: World) -> None:

@@ -2,8 +2,8 @@
 
 The group of a key is its hash modulo the number of groups. So a new group gets rows only from old groups that equal
 it modulo both numbers' greatest common divisor. Each such class of groups is read, repartitioned and written before
-the next one: from 16 to 32 groups, one old group is in memory at a time. Each file is verified as it is read. The old
-state stays in its epochs.
+the next one: from 16 to 32 groups, one old group is in memory at a time. Each file is verified as it is read. Rows are
+merged by new group: an old one may have become larger than Arrow can merge. The old state stays in its epochs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.errors import EpochNotFound
 from spark_ckpt.store.ddl import arrow_schema
 from spark_ckpt.store.holder import current_holder
-from spark_ckpt.tasks.rows import KEY_HASH, Int64s, StateSchema, numbers, rows_at
+from spark_ckpt.tasks.rows import StateSchema, rows_at
 from spark_ckpt.tasks.state.levels import RangeRef, from_stored, range_ref, to_stored
 from spark_ckpt.tasks.state.merging import key_table, merged
 from spark_ckpt.tasks.state.shared_file import SharedFile
@@ -115,35 +115,40 @@ class Dealing:
         """Write the new groups with keys to `target`, a full file per class, and return the files; each is durable when
         it is returned.
         """
-        classes = math.gcd(self._snapshot.key_groups, key_groups)
+        before, epoch = self._snapshot.key_groups, self._point.last + 1
+        classes = math.gcd(before, key_groups)
         for each in range(classes):
-            olds = [self._group(number) for number in range(each, self._snapshot.key_groups, classes)]
-            # The new file is the oldest of its chain, so no deleted key can appear again.
-            rows = merged(olds, self._schema, drop_deletes=True)
-            # The hash is in the file, so the keys need not be hashed again.
-            groups = np.mod(numbers(rows.table, KEY_HASH), key_groups)
-            if len(groups):
-                yield self._written(each, rows, groups, target)
+            dealt: dict[int, list[KeyTable]] = {}
+            # No two old groups share a key, so that only the order of the files of one matters.
+            for old in range(each, before, classes):
+                for part in self._parts(old):
+                    self._deal(part, key_groups, dealt)
+            file: SharedFile | None = None
+            for group in sorted(dealt):
+                # The new file is the oldest of its chain, so no deleted key can appear again.
+                rows = merged(dealt.pop(group), self._schema, drop_deletes=True)
+                if len(rows):
+                    file = file or SharedFile(target, self._point.incarnation, epoch, each, "full")
+                    file.add(group, to_stored(rows, self._schema, group, epoch))
+            if file is not None:
+                yield file.finish()
             # Large state takes longer than one lease.
             self._log.renew(self._point.incarnation, LEASE_MS)
 
-    def _group(self, number: int) -> KeyTable:
-        """Return the live rows of an old group."""
-        chain = [range_ref(file, number) for file in chain_of(self._snapshot.files, number)]
-        # Newest first for the merge, so the newest row of a key wins.
-        tables = [from_stored(self._read(part), self._schema) for part in reversed(chain)]
-        # A group without files has no table to merge.
-        empty = key_table(self._schema.table.empty_table(), self._schema)
-        return merged([*tables, empty], self._schema, drop_deletes=True)
+    def _parts(self, number: int) -> Iterator[KeyTable]:
+        """Yield the rows of an old group's files, newest first."""
+        for file in reversed(chain_of(self._snapshot.files, number)):
+            yield from_stored(self._read(range_ref(file, number)), self._schema)
 
     def _read(self, part: RangeRef) -> pa.Table:
         columns = self._schema.read.names
         return self._location.read_range(part, part.rows, columns, epoch=part.epoch, operator=self._snapshot.operator)
 
-    def _written(self, number: int, rows: KeyTable, groups: Int64s, target: Location) -> StateFile:
-        epoch = self._point.last + 1
-        file = SharedFile(target, self._point.incarnation, epoch, number, "full")
-        for group in np.unique(groups).tolist():
-            own = key_table(rows_at(rows.table, np.flatnonzero(groups == group)), self._schema)
-            file.add(group, to_stored(own, self._schema, group, epoch))
-        return file.finish()
+    def _deal(self, part: KeyTable, key_groups: int, dealt: dict[int, list[KeyTable]]) -> None:
+        """Append the rows of each new group. The hash is in the file, so the keys need not be hashed again."""
+        groups = np.mod(part.hashes, key_groups)
+        # Stable: the rows of a group stay sorted by hash.
+        order = np.argsort(groups, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1) if len(part) else ():
+            own = part if len(rows) == len(part) else key_table(rows_at(part.table, rows), self._schema)
+            dealt.setdefault(int(groups[rows[0]]), []).append(own)
