@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.tasks.rows import DELETE, NO_TIMEOUT, OP, PUT, TIMEOUT, StateSchema
 from spark_ckpt.tasks.state.key_index import KeyTable
 from spark_ckpt.tasks.state.merging import merged, sorted_table
@@ -85,3 +86,18 @@ def test_a_duplicate_key_is_found_and_equal_hashes_are_not_duplicates(
 def test_a_merged_table_finds_what_it_holds(tables: list[dict[int, Row]]) -> None:
     found = merged([_table(rows, age) for age, rows in enumerate(tables)], SCHEMA, drop_deletes=False)
     assert found.find(found.hashes, found.table.select(["k", "f"])).tolist() == list(range(len(found)))
+
+
+def test_a_key_group_beyond_arrows_offsets_names_the_way_to_more_groups():
+    """Arrays of nulls take no memory; of texts, the limit is 2 GiB."""
+    schema = StateSchema(pa.schema([("k", pa.int64())]), pa.schema([("rows", pa.list_(pa.null()))]))
+    tables = []
+    for key in (0, 1):
+        column, many = pa.array([key]), 1_100_000_000
+        rows = pa.ListArray.from_arrays(pa.array([0, many], pa.int32()), pa.nulls(many))
+        columns = [column, column, rows, pa.array([PUT], pa.int8()), pa.array([NO_TIMEOUT])]
+        tables.append(sorted_table(pa.table(columns, schema=schema.table), schema))
+
+    with pytest.raises(ConfigInvalid, match="operator with key k is too large") as refused:
+        merged(tables, schema, drop_deletes=True)
+    assert "spark-ckpt rescale" in refused.value.hint

@@ -12,6 +12,7 @@ from functools import reduce
 import numpy as np
 import pyarrow as pa
 
+from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.tasks.rows import DELETE, KEY_HASH, NO_TIMEOUT, OP, TIMEOUT, Int64s, StateSchema, numbers, rows_at
 from spark_ckpt.tasks.state.key_index import KeyTable
 
@@ -49,8 +50,18 @@ def merged(newest_first: Sequence[KeyTable], schema: StateSchema, *, drop_delete
 def _over(newer: KeyTable, older: KeyTable, schema: StateSchema) -> KeyTable:
     if not len(newer) or not len(older):
         return newer if len(newer) else older
-    table = pa.concat_tables([newer.table, older.table]).combine_chunks()
-    return key_table(rows_at(table, _order(newer, _kept(newer, older, schema), older)), schema)
+    order = _order(newer, _kept(newer, older, schema), older)
+    try:
+        return key_table(rows_at(pa.concat_tables([newer.table, older.table]).combine_chunks(), order), schema)
+    except pa.ArrowInvalid as error:
+        # Arrow's offsets into a column of texts, bytes or lists have 32 bits.
+        if "offset overflow" not in str(error):
+            raise
+        raise ConfigInvalid(
+            f"a key group of the operator with key {', '.join(schema.key.names)} is too large: a column of its state has more "
+            "than 2 GiB of text or bytes, or than 2**31 elements of arrays",
+            hint="spark-ckpt rescale STORE OPERATOR --key-groups N, twice as many as now or more; for less state let keys time out",
+        ) from error
 
 
 def _kept(newer: KeyTable, older: KeyTable, schema: StateSchema) -> Int64s:
