@@ -9,6 +9,8 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
+from spark_ckpt.errors import ConfigInvalid
+
 MAX_BLOB_BYTES = 64 << 20
 """Largest size of one blob in bytes (64 MiB).
 
@@ -31,12 +33,37 @@ def from_blob(blob: bytes | pa.Buffer | memoryview) -> pa.Table:
 
 
 def joined(blobs: Iterable[bytes]) -> pa.Table | None:
-    """Concatenate the rows of several blobs, in order, into one contiguous table; None if there is no blob."""
+    """Concatenate the rows of several blobs, in order, into one contiguous table; None if there is no blob.
+
+    Raises `ConfigInvalid` for rows that Arrow cannot put into one.
+    """
     tables = [from_blob(blob) for blob in blobs]
     if not tables:
         return None
     # Contiguous, because operators read columns as single arrays.
-    return tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks()
+    return tables[0] if len(tables) == 1 else _contiguous(pa.concat_tables(tables))
+
+
+def _contiguous(table: pa.Table) -> pa.Table:
+    try:
+        whole = table.combine_chunks()
+    except pa.ArrowInvalid as error:
+        if "offset overflow" not in str(error):
+            raise
+        raise _too_large() from error
+    # Arrow leaves texts in several chunks if their offsets do not fit 32 bits.
+    if any(column.num_chunks > 1 for column in whole.columns):
+        raise _too_large()
+    return whole
+
+
+def _too_large() -> ConfigInvalid:
+    return ConfigInvalid(
+        "the rows of one key group in a batch are too large: a column has more than 2 GiB of text or bytes, or than 2**31 elements "
+        "of arrays",
+        hint="limit a batch by the source's maxOffsetsPerTrigger, maxFilesPerTrigger or maxBytesPerTrigger; or give the operator "
+        "more key groups: spark-ckpt rescale",
+    )
 
 
 def outputs_to_blobs(tables: Iterable[pa.Table]) -> list[bytes]:

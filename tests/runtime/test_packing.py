@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.tasks import blobs
 from spark_ckpt.tasks.packing import (
     PACKED,
@@ -161,3 +162,13 @@ def test_a_slice_costs_only_its_own_bytes():
 def test_a_blob_is_the_table(size):
     table = pa.table({"v": pa.array(range(size), pa.int64()), "s": pa.array(["x"] * size, pa.string())})
     assert blobs.from_blob(blobs.to_blob(table)).equals(table)
+
+
+def test_rows_of_a_batch_beyond_arrows_offsets_are_refused_with_the_limits_of_a_batch():
+    """Arrays of nulls take no memory; of texts, the limit is 2 GiB."""
+    many = 1_100_000_000
+    arrays = pa.ListArray.from_arrays(pa.array([0, many], pa.int32()), pa.nulls(many))
+    blob = blobs.to_blob(pa.table({"rows": arrays}))
+    with pytest.raises(ConfigInvalid, match="rows of one key group in a batch are too large") as refused:
+        blobs.joined([blob, blob])
+    assert "maxOffsetsPerTrigger" in refused.value.hint
