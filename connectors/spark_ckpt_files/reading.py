@@ -95,6 +95,7 @@ def _records(opened: pa.NativeFile, file: DataFile, settings: FilesSettings) -> 
             _unpacked(opened, file.name.rpartition(".")[2]),
             settings.quote if settings.format == "csv" else None,
             settings.multiline,
+            settings.delimiter,
         )
     except (OSError, ValueError) as error:
         raise SourceInvalid(f"{settings.path}/{file.name} cannot be read: {error}", file=file.name) from error

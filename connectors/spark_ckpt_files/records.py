@@ -50,18 +50,18 @@ class Records:
         return raw.decode("utf-8", "replace").rstrip("\r")
 
 
-def cut(stream: Readable, quote: str | None = None, multiline: bool = True) -> Iterator[Records]:
+def cut(stream: Readable, quote: str | None = None, multiline: bool = True, delimiter: str = ",") -> Iterator[Records]:
     """Yield all records of a stream in blocks of some megabytes. Empty lines are no records.
 
     Without `quote` or `multiline` a record is a line, and a line of blanks and tabs only is none, as in Spark. With
-    both, line ends between two quotes belong to the record (RFC 4180; a doubled quote keeps the parity). A line ends
-    with LF or CRLF, and with CR in a file whose first line does.
+    both, line ends in a quoted field belong to the record (RFC 4180). A line ends with LF or CRLF, and with CR in a file
+    whose first line does.
 
     Raises ValueError for a record of more than 256 MiB.
     """
     rest, line = b"", 1
     returns: bool | None = None
-    joining = quote if multiline else None
+    joining = _Quotes.of(delimiter, quote) if quote and multiline else None
     while block := stream.read(BLOCK_BYTES):
         if not rest and line == 1:
             block = block.removeprefix(_BYTE_ORDER_MARK)
@@ -100,18 +100,58 @@ def _ends_with_return(data: bytes, quote: str | None) -> bool | None:
     return None
 
 
-def _boundaries(data: bytes, quote: str | None, returns: bool) -> tuple[Positions, Positions]:
+def _boundaries(data: bytes, quotes: _Quotes | None, returns: bool) -> tuple[Positions, Positions]:
     array = np.frombuffer(data, np.uint8)
     ends = array == _NEWLINE
     if returns:
         ends[:-1] |= (array[:-1] == _RETURN) & ~ends[1:]  # a newline may follow the last byte
     newlines = np.flatnonzero(ends)
-    if quote is None:
-        return newlines, newlines
-    # An odd number of quotes before a line end means that it is inside a field. A doubled quote counts twice and
-    # changes nothing.
-    inside = np.cumsum(array == ord(quote))[newlines] % 2
-    return newlines, newlines[inside == 0]
+    return newlines, newlines if quotes is None else newlines[~quotes.inside(data, newlines)]
+
+
+def borders_of(delimiter: str, quote: str) -> Bools:
+    """Return for each byte: may it be next to a quote that opens or closes a field?"""
+    return np.isin(np.arange(256), [*f"{delimiter}{quote}\r\n".encode()])
+
+
+def quotes_are_plain(data: bytes, borders: Bools, quote: str) -> bool:
+    """Return True if each quote opens or closes a whole field, or is one of two inside of a quoted one.
+
+    `data` begins with a record; a field may still be open at its end.
+    """
+    found = np.frombuffer(data, np.uint8)
+    quotes = np.flatnonzero(found == ord(quote))
+    # Of two quotes inside of a field the first one closes it, and the second opens it again.
+    opening, closing = quotes[::2], quotes[1::2]
+    begun = borders[found[opening - 1]] | (opening == 0)
+    ended = borders[found[np.minimum(closing + 1, len(found) - 1)]] | (closing + 1 == len(found))
+    return bool(begun.all() and ended.all())
+
+
+@dataclass(frozen=True, slots=True)
+class _Quotes:
+    """Finds the line ends inside of quoted fields."""
+
+    quote: str
+    borders: Bools
+    field: re.Pattern[bytes]
+
+    @classmethod
+    def of(cls, delimiter: str, quote: str) -> _Quotes:
+        d, q = re.escape(delimiter), re.escape(quote)
+        field = rf"(?:(?<=[{d}\r\n])|\A){q}[^{q}]*+(?:{q}{q}[^{q}]*+)*+{q}?"
+        return cls(quote, borders_of(delimiter, quote), re.compile(field.encode()))
+
+    def inside(self, data: bytes, newlines: Positions) -> Bools:
+        """Return for each line end: is it inside of a quoted field?"""
+        if quotes_are_plain(data, self.borders, self.quote):
+            # An odd number of quotes before it: a doubled one counts twice and changes nothing.
+            found: Bools = np.cumsum(np.frombuffer(data, np.uint8) == ord(self.quote))[newlines] % 2 == 1
+            return found
+        # A quote in an unquoted field is text. Field by field, since it would turn the parity of all that follows.
+        fields = np.array([match.span() for match in self.field.finditer(data)], np.int64).reshape(-1, 2)
+        last = np.searchsorted(fields[:, 0], newlines) - 1
+        return (last >= 0) & (newlines < np.append(fields[:, 1], 0)[last])
 
 
 def _records(data: bytes, newlines: Positions, boundaries: Positions, line: int, *, blanks: bool) -> Records:

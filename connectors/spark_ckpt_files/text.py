@@ -15,14 +15,13 @@ from itertools import pairwise, product
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
 from spark_ckpt.wording import counted
-from spark_ckpt_files.records import Positions, Records
+from spark_ckpt_files.records import Positions, Records, borders_of, quotes_are_plain
 
 INSTANT = pa.timestamp("us", tz="UTC")
 _LOCAL = pa.timestamp("us")
@@ -132,7 +131,7 @@ def csv_parser(
     shape = pacsv.ParseOptions(delimiter=delimiter, quote_char=quote, newlines_in_values=True)
     strict = [field.name for field in schema if _is_strict(field.type)]
     classes = _lenience_classes(delimiter, quote)
-    whole, borders = _record_pattern(delimiter, quote), np.isin(np.arange(256), [*f"{delimiter}{quote}\r\n".encode()])
+    whole, borders = _record_pattern(delimiter, quote), borders_of(delimiter, quote)
 
     def fields(content: bytes, types: pa.Schema) -> pa.Table:
         # Without threads, and in one block: only then does Arrow name the row of an error, which `_cuts` looks for.
@@ -142,7 +141,7 @@ def csv_parser(
 
     def parse(records: Records) -> pa.Table:
         content = records.content() + b"\n"  # without it Arrow treats an empty last field as quoted
-        if not _quotes_are_plain(content, borders, quote):
+        if content.count(quote.encode()) % 2 or not quotes_are_plain(content, borders, quote):
             _check_quotes(records, quote, whole)
         table = fields(content, _as_texts(schema, [field.name for field in schema if field.type == INSTANT]))
         suspects = [*(strict if _may_be_lenient(content, classes) else []), *_with_names_of_numbers(table)]
@@ -234,20 +233,6 @@ def _check_fields(texts: pa.Table, schema: pa.Schema) -> None:
         if row := pc.index(wrong, True).as_py() + 1:
             # In the words of Arrow: `_cuts` finds the record by them.
             raise pa.ArrowInvalid(f"CSV: Row #{row}: column '{field.name}': invalid {kind} {values[row - 1].as_py()!r}")
-
-
-def _quotes_are_plain(content: bytes, borders: npt.NDArray[np.bool_], quote: str) -> bool:
-    """Return True if each quote opens or closes a whole field, or is one of two inside of a quoted one.
-
-    `content` ends with a line end.
-    """
-    found = np.frombuffer(content, np.uint8)
-    quotes = np.flatnonzero(found == ord(quote))
-    opening, closing = quotes[::2], quotes[1::2]
-    # Of two quotes inside of a field the first one closes it, and the second opens it again. Before the first byte: the last one.
-    return bool(
-        len(opening) == len(closing) and borders[found[opening - 1]].all() and borders[found[closing + 1]].all()
-    )
 
 
 def _record_pattern(delimiter: str, quote: str) -> re.Pattern[bytes]:

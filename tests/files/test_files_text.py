@@ -247,6 +247,21 @@ def test_line_ends_inside_quotes_belong_to_the_record_if_multiline(tmp_path: Pat
     assert [(row["name"], row["_line"]) for row in rows] == [("a\nb", 1), ('say "x"\n', 3), ("c", 5)]
 
 
+@pytest.mark.parametrize("block", [3, 11, 1 << 20])
+def test_a_stray_quote_joins_no_records_of_several_lines(
+    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records_module, "BLOCK_BYTES", block)
+    content = b'1,5" pipe,\n2,"a\nb",\n3,x,\n4,"say ""y""\n",\n5,"c"d,\n6,6" pipe,\n7,"""\n",'
+    rows = rows_of(tmp_path, content, multiline=True)
+
+    found = [(row["id"] or row["_corrupt_record"], row["name"], row["_line"]) for row in rows]
+    assert found == [
+        (1, '5" pipe', 1), (2, "a\nb", 2), (3, "x", 4), (4, 'say "y"\n', 5), ('5,"c"d,', None, 7), (6, '6" pipe', 8),
+        (7, '"\n', 9),
+    ]  # fmt: skip
+
+
 def test_windows_line_ends_and_a_missing_last_one(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, b"1,x,\r\n\r\n2,y,")
 
