@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.transaction import AddAction
@@ -155,12 +156,14 @@ def newest_rows(oldest_first: list[pa.Table], snapshot: OperatorSnapshot) -> pa.
     if not oldest_first:
         return no_rows(snapshot)
     # Newest file first, so that the lowest position of a key is its newest row.
-    rows = pa.concat_tables(reversed(oldest_first), promote_options="default").combine_chunks()
+    rows = pa.concat_tables(reversed(oldest_first), promote_options="default")
     order = pa.array(range(rows.num_rows), pa.int64())
     keys = column_names(snapshot.key_schema)
     newest = rows.select(keys).append_column(_ORDER, order).group_by(keys).aggregate([(_ORDER, "min")])
-    table = rows.take(newest.column(f"{_ORDER}_min").sort())
-    return table.filter(pc.not_equal(table.column(OP), DELETE))
+    first = np.zeros(rows.num_rows, np.bool_)
+    first[newest.column(f"{_ORDER}_min").to_numpy()] = True
+    # A filter works file by file: `take` would make one array of each column, which holds 2 GiB of text at most.
+    return rows.filter(pc.and_(pa.array(first), pc.not_equal(rows.column(OP), DELETE)))
 
 
 def no_rows(snapshot: OperatorSnapshot) -> pa.Table:

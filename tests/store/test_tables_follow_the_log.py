@@ -259,6 +259,15 @@ def test_keys_are_the_columns_of_the_key_schema() -> None:
     assert newest_rows([older, newer], snapshot).column("v").to_pylist() == [2, 3]
 
 
+def test_state_is_read_without_one_array_of_a_whole_column() -> None:
+    """Such an array holds 2 GiB of text at most, and a state may have more."""
+    snapshot = OperatorSnapshot(operator="o", key_groups=1, key_schema="k STRING", state_schema="v STRING")
+    files = [pa.table({"k": [key], "v": [key * 2], "ckpt_op": ["put"]}) for key in "abc"]
+    found = newest_rows(files, snapshot)
+    assert found.column("v").num_chunks == 3
+    assert found.column("k").to_pylist() == ["c", "b", "a"]
+
+
 def test_a_missing_row_is_damage_not_a_smaller_state(world: World) -> None:
     world.epoch({"a": 1, "b": 2})
     file = world.line.chain[0]
