@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid
 from spark_ckpt.plan.input_plan import GroupedInput, input_plan
 from spark_ckpt.plan.join_plan import join_plan
+from spark_ckpt.tasks.operators import stream_join
 from spark_ckpt.tasks.operators.named_inputs import PRESENT, TAG_PREFIX
 from spark_ckpt.tasks.operators.operator import Binding, Clock
 from spark_ckpt.tasks.operators.stream_join import LEFT, LEFT_ROWS, RIGHT, RIGHT_ROWS
@@ -75,6 +76,17 @@ def test_a_row_joins_earlier_rows_of_the_other_side_from_any_batch(joined):
     assert joined.batch((R, "a", 1)) == [("a", "x", 1)]
     assert joined.batch((R, "a", 2), (L, "a", "y")) == [("a", "y", 1), ("a", "y", 2), ("a", "x", 2)]
     assert joined.batch((L, "b", "z")) == []
+
+
+def test_output_of_many_pairs_is_made_in_parts(joined, monkeypatch):
+    """One array of texts holds 2 GiB at most."""
+    monkeypatch.setattr(stream_join, "PAIRS", 3)
+    joined.batch(*((L, "a", f"x{n}") for n in range(3)))
+    table = joined.table([(R, "a", n) for n in range(4)])
+    (found,) = joined.operator.process(table, joined.group, Clock(1000))
+    assert found.column("item").num_chunks == 4
+    rows = Counter((row["item"], row["paid"]) for row in found.to_pylist())
+    assert rows == Counter((f"x{left}", right) for left in range(3) for right in range(4))
 
 
 def test_rows_that_are_alike_are_rows_of_their_own(joined):

@@ -26,6 +26,8 @@ LEFT, RIGHT = "left", "right"
 """The operator's inputs."""
 LEFT_ROWS, RIGHT_ROWS = "left_rows", "right_rows"
 """Columns of its state."""
+PAIRS = 100_000
+"""Rows of one part of a batch's output."""
 PRESENT = "present"
 """Field of a row in the state, for a side that has key columns only."""
 
@@ -57,7 +59,9 @@ class StreamJoin:
             _pairs(left.key, right.key, old, np.arange(right.old, len(right.key))),
         ]
         left_at, right_at = (np.concatenate(each) for each in zip(*pairs, strict=True))
-        output = self._output(batch, left.key[left_at], left.rows.take(left_at), right.rows.take(right_at))
+        # In parts: an array of texts holds 2 GiB at most, and a key with many rows on both sides gives more.
+        parts = [slice(first, first + PAIRS) for first in range(0, max(len(left_at), 1), PAIRS)]
+        output = pa.concat_tables(self._joined(batch, left, left_at[part], right, right_at[part]) for part in parts)
         state = pa.table({LEFT_ROWS: left.lists(len(batch)), RIGHT_ROWS: right.lists(len(batch))})
         # Each batch with rows of a key moves its end: `ttl` counts from the key's last row.
         due = None if self.ttl_ms is None else np.full(len(batch), batch.processing_ms + self.ttl_ms)
@@ -73,6 +77,9 @@ class StreamJoin:
         nothing = pa.nulls(len(alone), right.rows.type)
         output = self._output(batch, left.key[alone], left.rows.take(alone), nothing)
         return KeyResult(output, remove=np.full(len(batch), True))
+
+    def _joined(self, batch: KeyBatch, left: _Side, left_at: Int64s, right: _Side, right_at: Int64s) -> pa.Table:
+        return self._output(batch, left.key[left_at], left.rows.take(left_at), right.rows.take(right_at))
 
     def _output(self, batch: KeyBatch, key: Int64s, left: Array, right: Array) -> pa.Table:
         keys = batch.keys.take(key)
