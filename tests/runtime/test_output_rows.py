@@ -1,4 +1,5 @@
 import datetime as dt
+import math
 from decimal import Decimal
 
 import numpy as np
@@ -13,6 +14,7 @@ from pyspark.sql.types import (
     DecimalType,
     DoubleType,
     LongType,
+    MapType,
     Row,
     StringType,
     StructField,
@@ -105,6 +107,26 @@ def test_numpy_scalars_and_pandas_nulls_are_taken_as_they_are_meant():
 def test_a_fraction_is_never_cut_off_even_after_a_nan():
     with pytest.raises(OutputInvalid, match=r"cannot hold 1\.5"):
         rows_of([("a", np.nan), ("a", 1.5)])
+
+
+WHOLE = StructType([StructField("n", LongType())])
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (ArrayType(LongType()), [1, 2.0, None, math.nan], [1, 1.5]),
+        (ArrayType(ArrayType(LongType())), [[1], None], [[], [np.float32(-0.5)]]),
+        (MapType(StringType(), LongType()), {"a": 1.0}, {"a": 1, "b": 0.5}),
+        (WHOLE, {"n": 2.0}, {"n": 2.5}), (WHOLE, Row(n=3), Row(n=3.5)), (WHOLE, (4,), (4.5,)),
+    ],
+)  # fmt: skip
+def test_a_fraction_inside_a_yielded_value_is_never_cut_off(kind, good, bad):
+    schema = StructType([StructField("x", kind)])
+    assert len(rows_of([(good,), (None,)], schema)) == 2
+    with pytest.raises(OutputInvalid, match="output column 'x'") as refused:
+        rows_of([(good,), (bad,)], schema)
+    assert refused.value.row == 1
 
 
 def test_nan_stays_a_number_in_a_double_column_of_a_tuple():

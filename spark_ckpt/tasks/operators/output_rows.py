@@ -24,7 +24,7 @@ from spark_ckpt.spark_internals.pandas_conversion import frame_to_arrow
 from spark_ckpt.tasks.failures import OutputInvalid, bounded, types_of
 from spark_ckpt.tasks.operators.pandas_rows import PandasOptions, column_arrays
 from spark_ckpt.tasks.rows import arrow_schema, conform
-from spark_ckpt.tasks.state.python_values import plain_array
+from spark_ckpt.tasks.state.python_values import fraction_finder, plain_array
 from spark_ckpt.wording import counted
 
 if TYPE_CHECKING:
@@ -142,6 +142,7 @@ class OutputRows:
 
     def _array(self, values: Sequence[object], field: StructField, to: Field) -> Array:
         if not isinstance(field.dataType, _PLAIN):
+            self._check_fractions(values, field)
             # nested types and timestamps have Spark's own conversion rules
             frame = pd.DataFrame({field.name: pd.Series(list(values))})
             return self._fitted(frame, StructType([field])).column(0).cast(to.type)
@@ -151,6 +152,12 @@ class OutputRows:
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             row = first_failing(len(values), lambda few: plain_array(values[:few], to.type, from_pandas=from_pandas))
             self._refuse(field, row, bounded(values[row]) if row is not None else "these values", error)
+
+    def _check_fractions(self, values: Sequence[object], field: StructField) -> None:
+        found = fraction_finder(field.dataType)
+        row = None if found is None else next((row for row, each in enumerate(values) if found(each)), None)
+        if row is not None:
+            self._refuse(field, row, bounded(values[row]), ValueError("a fraction in place of a whole number"))
 
     def _flush_frames(self) -> None:
         if self._frames:

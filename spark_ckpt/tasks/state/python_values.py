@@ -7,7 +7,7 @@ are Rows.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -71,6 +71,31 @@ def _whole(value: object) -> object:
     if isinstance(value, float | np.floating) and value % 1 != 0:
         raise pa.ArrowInvalid(f"{value} is not a whole number")
     return value
+
+
+def fraction_finder(kind: DataType) -> Callable[[object], bool] | None:
+    """Return a function that finds a fraction where `kind`, at any depth, has whole numbers: Arrow would cut it silently.
+
+    None for a type without whole numbers. NaN is no fraction.
+    """
+    if isinstance(kind, IntegralType):
+        return lambda value: isinstance(value, float | np.floating) and bool(value % 1 > 0)
+    if isinstance(kind, StructType):
+        parts = [(at, name, each) for at, name in enumerate(kind.names) if (each := fraction_finder(kind[at].dataType))]
+        return (lambda value: _fraction_in(value, parts)) if parts else None
+    if isinstance(kind, ArrayType):
+        inner = fraction_finder(kind.elementType)
+        return None if inner is None else lambda values: isinstance(values, Iterable) and any(map(inner, values))
+    if isinstance(kind, MapType):
+        item = fraction_finder(kind.valueType)
+        return None if item is None else lambda pairs: isinstance(pairs, Mapping) and any(map(item, pairs.values()))
+    return None
+
+
+def _fraction_in(value: object, parts: Sequence[tuple[int, str, Callable[[object], bool]]]) -> bool:
+    if isinstance(value, Mapping):
+        return any(has(value.get(name)) for _, name, has in parts)
+    return isinstance(value, Sequence) and any(at < len(value) and has(value[at]) for at, _, has in parts)
 
 
 def _fits(value: object, convert: Convert | None, type_: pa.DataType) -> bool:
