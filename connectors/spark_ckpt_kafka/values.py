@@ -6,6 +6,7 @@ because the serialisers do.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -74,6 +75,9 @@ class Values:
         """
         return _encoding(self, f"{topic}-value")(value)
 
+
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+"""Confluent's own choice depends on the installed packages: it writes NaN as a word that is no JSON, or as null."""
 
 _BOTH = "ckpt_decoded"
 _PLACE = ("topic", "partition", "offset")
@@ -149,7 +153,7 @@ class JsonSchema(Values):
         from confluent_kafka.schema_registry.json_schema import JSONSerializer
 
         client, conf = Registry.of(self.registry).client(), {"auto.register.schemas": self.auto_register}
-        return _encode(JSONSerializer(self.schema, client, conf=conf), subject)
+        return _encode(JSONSerializer(self.schema, client, conf=conf, json_encode=_JSON.encode), subject)
 
 
 @dataclass(frozen=True)

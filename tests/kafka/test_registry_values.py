@@ -223,6 +223,14 @@ def test_maps_are_written_in_each_format_also_empty_ones(server):
     assert [{"id": row["id"], "by": row["by"]} for row in found] == rows
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_number_that_json_lacks_is_refused_not_written_as_a_word_or_null(server, value):
+    values = JsonSchema(server.url, ANYTHING, StructType().add("x", "double"))
+    with pytest.raises(BadRecord, match="a value cannot be encoded"):
+        encoded_batch(values, "orders-value", pa.array([{"x": value}]))
+    assert encoded_batch(values, "orders-value", pa.array([{"x": 2.5}]))[0].as_py().endswith(b'{"x":2.5}')
+
+
 def test_the_advice_for_a_row_that_cannot_be_encoded_is_about_the_rows(server):
     values = Avro(server.url, json.dumps({"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}))
     with pytest.raises(BadRecord, match="a value cannot be encoded") as refused:
