@@ -93,6 +93,19 @@ def test_a_list_may_differ_only_at_the_epoch_that_it_calls_damaged(
     assert damages.judged(_listed({}, {}), ("list", "store"))[0] == verdict
 
 
+@pytest.mark.parametrize(
+    ("files", "uncounted", "verdict"), [(18, [3], "told"), (18, [], "different"), (23, [3], "different")]
+)
+def test_a_plan_may_count_less_input_only_if_it_names_the_unreadable_epochs(
+    files: int, uncounted: list[int], verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(files: int, uncounted: list[int]) -> tuple[int, str]:
+        return 0, json.dumps({"epoch": 1, "inputs": [{"source": "rows", "files": files, "uncounted": uncounted}]})
+
+    monkeypatch.setattr(damages, "answer_of", lambda question: answer(files, uncounted))
+    assert damages.judged(answer(22, []), ("restore", "store", "1"))[0] == verdict
+
+
 def test_a_worker_is_found_by_its_command_line_and_the_youngest_by_its_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

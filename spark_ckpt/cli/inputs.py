@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_ckpt.cli.memory_check import FOLDER, check_memory
 from spark_ckpt.connector import Cursor, Json
@@ -11,14 +11,17 @@ from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.recovery import RestorePlan
 from spark_ckpt.errors import CkptError
 from spark_ckpt.store.store import Store
-from spark_ckpt.wording import counted
+from spark_ckpt.wording import counted, epochs
 
 _NAMED_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
 class InputAgain:
-    """Files of one source that a restore reads again, and the missing ones among them; null if unknown."""
+    """Files of one source that a restore reads again, and the missing ones among them; null if unknown.
+
+    `uncounted`: the newest epochs, if their manifests cannot be read. They may have read more files.
+    """
 
     source: str
     files: int | None
@@ -26,6 +29,7 @@ class InputAgain:
     sentence: str
     error: CkptError | None = None
     """Reason why it is unknown."""
+    uncounted: tuple[int, ...] = ()
 
     def fields(self) -> dict[str, Json]:
         """Return the fields for JSON."""
@@ -33,6 +37,7 @@ class InputAgain:
         error = None if self.error is None else str(self.error)
         return {
             "source": self.source, "files": self.files, "missing": missing, "sentence": self.sentence, "error": error,
+            "uncounted": list(self.uncounted),
         }  # fmt: skip
 
 
@@ -60,9 +65,19 @@ def _all_again(store: Store, log_state: LogState, planned: RestorePlan) -> list[
     if not log_state.latest or log_state.latest == planned.epoch:  # nothing was read after it
         return []
     manifest = log_state.newest_readable(store.log.manifest)
-    newest = manifest.cursors if manifest is not None else {}
+    if manifest is None:
+        return []
+    newest = manifest.cursors
+    uncounted = sorted(each.epoch for each in log_state.ancestry() if each.epoch > manifest.epoch)
     found = (_again(store, name, planned.cursors.get(name), newest[name]) for name in sorted(newest))
-    return [each for each in found if each is not None]
+    return [_at_least(each, uncounted) for each in found if each is not None]
+
+
+def _at_least(again: InputAgain, uncounted: Sequence[int]) -> InputAgain:
+    if not uncounted or again.files is None:
+        return again
+    sentence = f"at least {again.sentence} ({epochs(uncounted)} cannot be read, and may have read more)"
+    return replace(again, sentence=sentence, uncounted=tuple(uncounted))
 
 
 def _again(store: Store, source: str, before: Cursor | None, newest: Cursor) -> InputAgain | None:

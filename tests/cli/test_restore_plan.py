@@ -121,7 +121,9 @@ def test_a_plan_does_not_need_the_damaged_epochs_that_it_leaves(command, branche
 
     flip_in_body(inbox.parent / "files-store", "epoch", 3)
     text = command("restore", inbox.parent / "files-store", 1).out
-    assert f"source rows: 1 file of {inbox} will be read again\n" in text
+    assert f"source rows: at least 1 file of {inbox} will be read again (epoch 3 cannot be read, and" in text
+    [source] = command("restore", inbox.parent / "files-store", 1, "--json").json["inputs"]
+    assert (source["files"], source["uncounted"]) == (1, [3])
 
 
 def test_the_command_prints_the_plan_in_words(command, branches):
