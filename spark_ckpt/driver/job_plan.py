@@ -148,7 +148,8 @@ class JobPlan:
         `ConfigInvalid`.
         """
         if self.config.run_dir is not None:
-            return Location(self.config.run_dir)
+            # By the id of the store: jobs and stages may share the path, and each counts its incarnations from 1.
+            return Location(self.config.run_dir).child(self.store.id)
         if self.store.location.local is not None:
             return self.store.location.child("runs")
         # Driver and tasks are on this host then, so any folder of it is shared.

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from run_kit import JOB, Bench
 
 from spark_ckpt.driver.query.stage_query import make_folders, query_settings
 from spark_ckpt.spark_internals.settings import frame_limits
+from spark_ckpt.store.store import Store
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 
@@ -27,10 +31,25 @@ def test_the_folders_of_a_local_checkpoint_are_there_before_spark_starts_a_proce
     assert made == {"offsets", "commits", "state"}
 
 
+def test_a_local_checkpoint_begins_without_what_an_incarnation_of_the_same_number_has_left(tmp_path) -> None:
+    """After a restore of the store from a backup. Spark would continue from these offsets."""
+    left = tmp_path / "runs/3/offsets/7"
+    left.parent.mkdir(parents=True)
+    left.write_text("v1")
+    make_folders(str(tmp_path / "runs/3"))
+    assert [path.name for path in (tmp_path / "runs/3").rglob("*") if path.is_file()] == []
+
+
 def test_elsewhere_no_folder_is_made(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     make_folders("s3a://bucket/orders/runs/3")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_jobs_and_stages_with_one_run_dir_have_checkpoints_of_their_own(tmp_path, monkeypatch) -> None:
+    plan = Bench(tmp_path, monkeypatch).plan(run_dir=str(tmp_path / "runs"))
+    other = replace(plan, store=Store.open(str(tmp_path / "other"), JOB))
+    assert plan.checkpoint(1) != other.checkpoint(1)
 
 
 def test_the_number_of_partitions_is_the_incarnations() -> None:

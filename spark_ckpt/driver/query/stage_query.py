@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -295,10 +296,14 @@ def _with_sparks_state(spark: SparkSession, stage: StageDescription) -> dict[str
 def make_folders(checkpoint_uri: str) -> None:
     """Create the folders of a local checkpoint before Spark does: Spark starts a `chmod` process of 10 ms for each.
 
-    Raises a `StoreOutage` if the file system refuses.
+    They are empty then. Raises a `StoreOutage` if the file system refuses.
     """
     local = Location(checkpoint_uri).local
     if local is not None:
         with typed_errors_at(checkpoint_uri):
+            # A store from a backup gives numbers of incarnations again, and Spark would continue from the offsets that the first
+            # one left, not from the epoch.
+            if local.exists():
+                shutil.rmtree(local)
             for folder in CHECKPOINT_FOLDERS:
                 (local / folder).mkdir(parents=True, exist_ok=True)
