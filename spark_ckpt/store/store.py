@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -28,7 +29,7 @@ from spark_ckpt.epochs.retention import (
     staged_files,
     state_files,
 )
-from spark_ckpt.errors import EpochDamaged, StoreForeign
+from spark_ckpt.errors import EpochDamaged, LogDamaged, StoreForeign
 from spark_ckpt.store.epoch_log import EpochLog, Fence, wall_ms
 from spark_ckpt.store.folders import bucket_of, delete_folder, folders
 from spark_ckpt.store.inflight import InFlight
@@ -338,8 +339,11 @@ class Store:
         kept = self.log.manifests(known=known)
         for operator in self._tables(_STATE):
             state = self.state(operator)
-            # Only state tables keep versions of kept epochs, for readers that use `versionAsOf`.
-            trim(state.location, state.versions(kept), now_ms)
+            # As `trim` does with a commit that cannot be read, or that another process has just deleted: the table serves
+            # readers only, and an error would end the job.
+            with suppress(LogDamaged, FileNotFoundError):
+                # Only state tables keep versions of kept epochs, for readers that use `versionAsOf`.
+                trim(state.location, state.versions(kept), now_ms)
         self.log.trim(now_ms)
 
     def _tables(self, folder: str) -> list[str]:

@@ -54,14 +54,14 @@ def old_before_ms(location: Location, now_ms: int) -> int:
 def trim(location: Location, keep_versions: Collection[int], now_ms: int) -> int:
     """Delete old log files that neither `keep_versions` nor readers of the newest version need. Return their number.
 
-    A log with an unreadable commit is left unchanged. `now_ms`: ms since 1970 UTC.
+    A log with an unreadable commit, or one that another process trims, is left unchanged. `now_ms`: ms since 1970 UTC.
     """
     files = log_files(location)
     commits = sorted(version for version, kind in files if kind == "json")
     checkpoints = {version for version, kind in files if kind != "json"}
     try:
         end = _first_young(location, commits, old_before_ms(location, now_ms))
-    except LogDamaged:
+    except (LogDamaged, FileNotFoundError):
         return 0
     # Readers of the newest version begin at this checkpoint and need no commit before it.
     bound = max((version for version in checkpoints if version <= end), default=0)

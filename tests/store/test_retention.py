@@ -19,7 +19,8 @@ from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import Manifest, Position, ReaderMoved
 from spark_ckpt.epochs.retention import Retention, incarnation_of, kept_epochs
 from spark_ckpt.errors import EpochNotFound, Fenced
-from spark_ckpt.store import durable, epoch_log
+from spark_ckpt.store import data_table, durable, epoch_log
+from spark_ckpt.store import trim as trim_module
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_rows import manifest_of
@@ -252,6 +253,37 @@ def test_logs_are_trimmed_and_savepoints_keep_their_version(world: World, tmp_pa
     assert len(list((tmp_path / "store/epochs/_delta_log").glob("*.json"))) < 40
     reopened = World(tmp_path / "store", world.clock)
     assert reopened.state_at(71) == {"a": 999}
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_commit_of_a_state_table_that_cannot_be_read_ends_no_retention(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    """Damaged, or deleted by another process after the listing. The job needs no commit of the table."""
+    for number in range(1, 9):
+        world.epoch({"a": number}, full=True, acked=number)
+    log = tmp_path / f"store/state/{OPERATOR}/_delta_log"
+    world.store.state(OPERATOR).table.refreshed()  # the table itself is read without old commits, as after a checkpoint
+    listed = data_table.log_files(world.store.state(OPERATOR).location)
+    monkeypatch.setattr(data_table, "log_files", lambda location: listed)
+    commit = sorted(log.glob("*.json"))[4]  # the first one that a bisection reads
+    commit.write_bytes(b"\0garbage") if there else commit.unlink()
+    report = world.store.retain(Retention(keep_last=3, slack=0))
+    assert report.epochs == (1, 2, 3, 4, 5)
+
+
+def test_a_log_that_another_process_trims_is_left_to_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit was deleted after the listing."""
+    world.epoch({"a": 1}, full=True, acked=1)
+    location, before = world.store.state(OPERATOR).location, trim_module.log_files
+
+    def overtaken(location: Location) -> dict[tuple[int, str], str]:
+        listed = before(location)
+        location.delete(listed.values())
+        return listed
+
+    monkeypatch.setattr(trim_module, "log_files", overtaken)
+    assert trim_module.trim(location, [], world.clock.ms) == 0
 
 
 def test_logs_are_trimmed_once_a_minute(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
