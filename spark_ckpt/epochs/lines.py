@@ -11,7 +11,7 @@ Programs with an index also have named lines: `line-N` is the first epoch of eac
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from checkpoint_protocols.checkpoints.recovery_line import (
@@ -49,11 +49,21 @@ class CutEpoch:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An edge source of a program: the sending program, its edge, and the newest of its epochs that may be deleted."""
+    """An edge source of a program: the sending program, its edge, and the newest of its epochs that may be deleted.
+
+    `damaged`: later epochs with rows that cannot be read.
+    """
 
     sender: str
     edge: str
     deleted: int = 0
+    damaged: frozenset[int] = frozenset()
+
+    @property
+    def lost(self) -> Collection[int]:
+        """Epochs whose rows a reader can no longer get."""
+        deleted = range(1, self.deleted + 1)
+        return {*deleted, *self.damaged} if self.damaged else deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +81,9 @@ class Program:
                 return each
         kept = ", ".join(str(each.epoch) for each in self.epochs) or "none"
         raise EpochNotFound(
-            f"epoch {epoch} is not on the current branch of {self.name}", kept=kept, hint="choose one of these"
+            f"epoch {epoch} is not on the current branch of {self.name}, or is damaged",
+            kept=kept,
+            hint="choose one of these",
         )
 
     def serving(self, number: int) -> CutEpoch | None:
@@ -249,9 +261,9 @@ def _search(programs: Programs, limits: Limits) -> RecoveryLine:
         ]
         for name, program in programs.items()
     }
-    # Rows that are deleted and unread are lost, unless their sender goes back and sends them again.
+    # Rows that are gone and unread are lost, unless their sender goes back and sends them again.
     lost = {
-        _channel(name, source): range(1, each.deleted + 1)
+        _channel(name, source): each.lost
         for name, program in programs.items()
         for source, each in program.inputs.items()
     }
@@ -352,9 +364,8 @@ def _sentence(step: LineStep) -> str:
     there = f"to epoch {step.taken.index}" if step.taken is not None else "but keeps no epoch that is old enough"
     back = f"{step.process} goes back from epoch {left} {there}"
     if step.cause is StepCause.LOST:
-        return (
-            f"{back}: its rows of epoch {step.first} are deleted, and {other} at epoch {other_epoch} has not read them"
-        )
+        gone = f"its rows of epoch {step.first} are deleted or damaged"
+        return f"{back}: {gone}, and {other} at epoch {other_epoch} has not read them"
     assert step.channel is not None  # noqa: S101 - an orphan came over a channel
     if step.left.received.get(step.channel, 0) == UNDONE:
         return f"{back}: it has read rows that {other} has undone"

@@ -19,7 +19,7 @@ from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.readers import Standing, standing
 from spark_ckpt.epochs.records import Manifest, Position
 from spark_ckpt.epochs.restore import RESTORING_LINE
-from spark_ckpt.errors import ConfigInvalid, EpochNotFound, StoreInUse
+from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged, EpochNotFound, StoreInUse
 from spark_ckpt.program_edges.following import position_of
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.proposals import is_held, refuse_if_restoring
@@ -30,7 +30,10 @@ _LEASE_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class ProgramStore:
-    """A program's store, with its log state and the manifests of one branch, oldest first: the current one, or another."""
+    """A program's store, with its log state and the manifests of one branch, oldest first: the current one, or another.
+
+    Epochs whose manifest is damaged are missing, but never the newest.
+    """
 
     name: str
     store: Store
@@ -41,6 +44,15 @@ class ProgramStore:
     def branch(self) -> LogState:
         """The log state as if its current branch were this one."""
         return replace(self.log_state, latest=self.manifests[-1].epoch)
+
+    def damaged(self, edge: str) -> frozenset[int]:
+        """Return the epochs of the branch that may have rows for `edge`, and whose manifest is damaged."""
+        readable = {each.epoch for each in self.manifests}
+        return frozenset(
+            brief.epoch
+            for brief in self.log_state.lineage(self.manifests[-1].epoch)
+            if edge in brief.sinks and brief.epoch not in readable
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +206,15 @@ def _read(name: str, store: Store, end: int | None) -> ProgramStore:
     branch = [brief.epoch for brief in log_state.lineage(end)][::-1]
     if not branch:
         raise ConfigInvalid(f"job '{store.job}' has no epoch yet", hint="start it, or leave its store out")
-    try:
-        return ProgramStore(name, store, log_state, tuple(store.log.manifests(branch)))
-    except EpochNotFound:
+    found = store.log.readable(branch)
+    if any(isinstance(each, EpochNotFound) for each in found.values()):
         # Retention of the running driver came between the two reads of the log.
         return _read(name, store, end)
+    for epoch, each in found.items():
+        # A damaged manifest of an older epoch takes only this epoch out of the lines.
+        if isinstance(each, CkptError) and (epoch == branch[-1] or not isinstance(each, EpochDamaged)):
+            raise each
+    return ProgramStore(name, store, log_state, tuple(each for each in found.values() if isinstance(each, Manifest)))
 
 
 def _edge_sources(manifest: Manifest) -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -210,7 +226,12 @@ def _program(each: ProgramStore, by_id: Mapping[str, ProgramStore]) -> Program:
     newest = each.manifests[-1]
     # With the newest epoch whose rows may be deleted: in a line the reader must have them.
     inputs = {
-        source: Input(sender.name, parts["edge"], sender.manifests[0].rows_before.get(parts["edge"], 0))
+        source: Input(
+            sender.name,
+            parts["edge"],
+            sender.manifests[0].rows_before.get(parts["edge"], 0),
+            sender.damaged(parts["edge"]),
+        )
         for source, parts in _edge_sources(newest)
         if (sender := by_id.get(parts["store id"])) is not None
     }
@@ -246,7 +267,8 @@ def _read_up_to(manifest: Manifest, source: str, sender: ProgramStore, edge: str
 
 
 def _rows_before(sender: ProgramStore, edge: str, epoch: int) -> int:
-    found = next(each for each in sender.manifests if each.epoch == epoch)
+    # Only the oldest epoch of the branch is asked for. If it is damaged, the next one knows its rows.
+    found = next(each for each in sender.manifests if each.epoch >= epoch)
     return found.rows_before.get(edge, 0)
 
 

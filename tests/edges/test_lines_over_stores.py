@@ -16,6 +16,7 @@ from spark_ckpt.store.location import Location
 from spark_ckpt.store.stage_folder import Stages, record_stages
 from tests.cli.cli_world import CommandLine
 from tests.edges.line_kit import ELSEWHERE, ProgramKit
+from tests.store.store_world import rewrite
 
 
 @pytest.fixture
@@ -396,7 +397,7 @@ def test_lines_are_listed_while_retention_drops_epochs(
     command: CommandLine, trio: Trio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may come between the two reads of a log: of its epochs, and of their manifests."""
-    read, calls = epoch_log.EpochLog.manifests, []
+    read, calls = epoch_log.EpochLog.readable, []
 
     def overtaken(self, *arguments, **named):
         calls.append(self)
@@ -404,9 +405,41 @@ def test_lines_are_listed_while_retention_drops_epochs(
             trio.orders.forget(4)
         return read(self, *arguments, **named)
 
-    monkeypatch.setattr(epoch_log.EpochLog, "manifests", overtaken)
+    monkeypatch.setattr(epoch_log.EpochLog, "readable", overtaken)
     lines = command("line", *trio.uris, "--json").json["lines"]
     assert {each["epochs"]["orders"] for each in lines} == {4}
+
+
+def damage(program: ProgramKit, epoch: int) -> None:
+    """Damage the manifest of an epoch."""
+    rewrite(
+        program.store.location.local,
+        lambda row: row | {"body": row["body"].replace("a", "b")} if row["epoch"] == epoch else row,
+    )
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_a_damaged_old_epoch_is_in_no_line_and_hides_no_other(command: CommandLine, trio: Trio, epoch: int) -> None:
+    trio.stop()
+    damage(trio.orders, epoch)
+    lines = command("line", *trio.uris, "--json").json["lines"]
+    assert lines[0]["epochs"] == {"orders": 4, "totals": 4, "alerts": 4}
+    assert epoch not in {each["epochs"]["orders"] for each in lines}
+    assert command("restore", *trio.uris, "--to", "orders@3").code == 0
+    assert trio.latest() == {"orders": 3, "totals": 3, "alerts": 3}
+
+
+def test_no_line_lets_a_reader_miss_the_rows_of_a_damaged_epoch(command: CommandLine, trio: Trio) -> None:
+    trio.stop()
+    damage(trio.orders, 3)
+    planned = command("restore", *trio.uris, "--to", "totals@2", "--dry-run", "--json").json
+    assert planned["epochs"] == {"orders": 2, "totals": 2, "alerts": 2}
+    assert any("epoch 3 are deleted or damaged" in each for each in planned["reasons"])
+
+
+def test_a_damaged_newest_epoch_is_said(command: CommandLine, trio: Trio) -> None:
+    damage(trio.orders, 4)
+    assert "CKPT_EPOCH_DAMAGED" in command("line", *trio.uris).err
 
 
 def test_a_loop_of_programs_is_restored_together(command: CommandLine, tmp_path: Path) -> None:
