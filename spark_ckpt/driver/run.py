@@ -102,6 +102,13 @@ class Run:
         `restore`: the epoch to start from. `available_now`: end at the current end of the sources. `standby`: wait
         for the end of another driver that has the job. The parameter after `listeners` creates the run's companions.
         """
+        if available_now and plan.config.handle_signals and stops.ends_program is not None:
+            # It came while another drain of the program published its last epoch: that one had read everything, so it ended
+            # without an error.
+            raise DrainStopped(
+                f"{stops.ends_program} ended the program before job '{plan.job}' had read the available input",
+                hint="nothing is lost: start the program again",
+            )
         # Before anything is written: a marker above the log shows that the log lost epochs, whose numbers would be given again.
         refuse_newer_sinks(plan.bindings, plan.store)
         run = cls(plan, available_now, listeners, companions, standby)

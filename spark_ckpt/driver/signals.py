@@ -49,6 +49,11 @@ class SignalStops:
         self._handled: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._stopping = False
         self._thread: threading.Thread | None = None
+        self.ends_program: str | None = None
+        """Name of a signal that stops the runs, or has stopped them, and that the program does not handle itself.
+
+        Not of SIGINT: Ctrl-C in a notebook stops a run, and the next cell may start another one.
+        """
 
     def listen(self, run: Stoppable) -> bool:
         """Stop `run` at a signal from now on. Return false off the main thread, where Python forbids signal handlers,
@@ -109,6 +114,10 @@ class SignalStops:
 
     def _stop_all(self, number: int) -> None:
         runs, name = self._runs, signal.Signals(number).name
+        has_handler = has_own_handler(self._earlier.get(number))
+        # Before the runs end: the program may start another one as soon as they have.
+        if runs and number == signal.SIGTERM and not has_handler:
+            self.ends_program = name
         # Side by side: each run may take its whole limit, and the limits must not add up.
         stops = [threading.Thread(target=run.stop_for_signal, args=(name,), daemon=True) for run in runs]
         for stop in stops:
@@ -120,7 +129,7 @@ class SignalStops:
             self.forget(run)
         self._stopping = False
         noticed = bool(runs) and all(run.notices_its_end for run in runs)
-        if has_own_handler(self._earlier.get(number)) or not noticed:
+        if has_handler or not noticed:
             _log.info("every run has ended; %s is handed to the program", name)
             self._send(number)
 

@@ -394,6 +394,17 @@ def test_a_drain_that_a_signal_ends_early_is_an_error(bench, has_drained):
     assert not bench.incarnations[0].abandoned
 
 
+@pytest.mark.parametrize("drain", [True, False])
+def test_no_drain_starts_after_a_signal_that_ended_a_complete_one(bench, monkeypatch, drain):
+    """The first job of a program had read everything, so nothing else tells the program of the signal."""
+    monkeypatch.setattr(run_module.stops, "ends_program", "SIGTERM", raising=False)
+    if drain:
+        with pytest.raises(DrainStopped, match="SIGTERM ended the program before job"):
+            bench.run("running", drain=True)
+    else:
+        assert bench.run("running").stop(WAIT_S)
+
+
 @pytest.mark.parametrize("has_drained", [False, True])
 def test_a_drain_that_is_handed_over_early_is_an_error(bench, has_drained):
     bench.has_drained, bench.hands_over = has_drained, True

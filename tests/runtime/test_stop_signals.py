@@ -60,6 +60,22 @@ def printed(process) -> list[str]:
     return process.communicate(timeout=WAIT_S)[0].splitlines()
 
 
+OWN = "signal.signal(signal.SIGTERM, lambda *_: None); "
+
+
+@pytest.mark.parametrize(
+    ("number", "before", "known"),
+    [(signal.SIGTERM, "", "SIGTERM"), (signal.SIGTERM, OWN, "None"), (signal.SIGINT, "", "None")],
+)
+def test_a_sigterm_that_the_program_has_not_got_is_known_to_its_next_start(number, before, known):
+    """Ctrl-C in a notebook is for one run, and a program with a handler decides itself."""
+    with program(
+        f"{before}run = FakeRun(); stops.listen(run); ready(); run.wait(); say(str(stops.ends_program))"
+    ) as child:
+        child.send_signal(number)
+        assert printed(child)[-1] == known
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_program_that_waits_for_its_run_continues_after_the_stop_and_chooses_its_exit_code(number):
     with program("run = FakeRun(); stops.listen(run); ready(); run.wait(); print('cleaned up'); sys.exit(7)") as child:
