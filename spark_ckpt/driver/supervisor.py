@@ -26,7 +26,7 @@ from spark_ckpt.driver.query.failures import typed
 from spark_ckpt.driver.query.inputs import skip_lost, with_next_step, with_source
 from spark_ckpt.endpoints import identities
 from spark_ckpt.endpoints.markers import sinks_taken_back
-from spark_ckpt.epochs.identity import Confirmed, check_unchanged
+from spark_ckpt.epochs.identity import Confirmed, check_unchanged, still_confirmed
 from spark_ckpt.epochs.restore import LATEST, RecoveryPoint
 from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, RowsLost, RunFailed, StoreOutage
 from spark_ckpt.events.announcer import Announcer
@@ -57,6 +57,8 @@ class Supervisor:
         self._listeners = tuple(listeners)
         self._progress = progress
         self._targets = targets
+        self._last_planned = plan.store.log.known().last
+        """Newest epoch when the plan was made."""
         self._patience = Patience(
             plan.config.max_failed_epochs, plan.config.store_patience_ms / 1000, first_pause_s=PAUSE_S
         )
@@ -271,10 +273,12 @@ class Supervisor:
         plan = self._plan
         found = identities.found_again(plan.found, plan.spark, plan.sources, plan.bindings)
         # A topic that was deleted and made again gives the same offsets to other rows, so the cursor would skip or repeat rows.
-        # A standby has read nothing yet, and the driver that it waited for may have confirmed another one: the log tells.
         if self._incarnation is not None:
             check_unchanged(plan.found, found)
-        return replace(plan, found=found)
+            return replace(plan, found=found)
+        # A standby has read nothing yet, and the driver that it waited for may have confirmed another one: the log tells.
+        read_on = plan.store.log.known().last > self._last_planned
+        return replace(plan, found=found, confirmed=still_confirmed(plan.confirmed, plan.found, found, read_on))
 
     def _begun(self, point: RecoveryPoint, levels: Path | None) -> SparkIncarnation:
         plan = self._plan

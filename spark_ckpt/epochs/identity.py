@@ -298,6 +298,23 @@ def with_confirmation(
     return RowsLost(error.what, hint=hint, **{**error.context, "source": ", ".join(sources)})
 
 
+def still_confirmed(confirmed: Confirmed, before: Found, now: Found, read_on: bool) -> Confirmed:
+    """Return the confirmations of a standby that count at its takeover: not those of an endpoint that was replaced since.
+
+    `before`, `now`: endpoints when it was started, and at the takeover. `read_on`: the job has committed an epoch since, so
+    rows that are lost now are others.
+    """
+    sources = _changes("source", before.sources, now.sources).keys()
+    sinks = _changes("sink", before.sinks, now.sinks).keys()
+    return replace(
+        confirmed,
+        new_sources=confirmed.new_sources - sources,
+        new_sinks=confirmed.new_sinks - sinks,
+        moved=confirmed.moved - {*sources, *sinks},
+        lost_rows=frozenset() if read_on else confirmed.lost_rows,
+    )
+
+
 def check_unchanged(before: Found, now: Found) -> None:
     """Raise `IdentityChanged` if an endpoint changed while the job ran."""
     changes = [

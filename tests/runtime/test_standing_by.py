@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from incarnation_kit import ELSEWHERE, JOB, WAIT_S, FakeSink, eventually
+from incarnation_kit import ELSEWHERE, JOB, WAIT_S, FakeSink, FakeSource, eventually
 from run_kit import Bench, ended, failed
 
 from spark_ckpt.coordination.standby import TakeoverLost
@@ -15,7 +15,7 @@ from spark_ckpt.driver.standby import follower as follower_module
 from spark_ckpt.driver.standby import lookout as lookout_module
 from spark_ckpt.driver.standby import standing_by as standing_by_module
 from spark_ckpt.driver.standby.lookout import Lookout
-from spark_ckpt.epochs.identity import Found
+from spark_ckpt.epochs.identity import Confirmed, Found
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, SinkIdentity
 from spark_ckpt.epochs.restore import RESTORING_LINE
 from spark_ckpt.errors import GraphInvalid, IdentityChanged, SourceSilent, StoreFull, StoreInUse, StoreUnreachable
@@ -162,6 +162,42 @@ def test_a_standby_takes_over_with_the_table_that_its_driver_confirmed_meanwhile
         assert run.stop(WAIT_S)
     else:
         assert type(ended(run)) is IdentityChanged
+
+
+def confirming(bench, confirmed, **found):
+    """Start a standby whose user confirmed changes."""
+    plan = replace(bench.plan(local_dir=bench.folder / "local"), confirmed=confirmed, found=Found(**found))
+    return Run.start(plan, "latest", False, [], standby=True)
+
+
+@pytest.mark.parametrize("read_on", [True, False])
+def test_a_standbys_confirmation_of_lost_rows_counts_until_the_job_reads_on(bench, elsewhere, monkeypatch, read_on):
+    monkeypatch.setattr(FakeSource, "past_lost", lambda source, spark, cursor: cursor, raising=False)
+    elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
+    run = confirming(bench, Confirmed(lost_rows=frozenset({"in"})), sources={"in": {}}, sinks={"out": {}})
+    if read_on:
+        elsewhere.commit_epoch(Manifest(job=JOB, epoch=1, incarnation=1, attempt="a", created_ms=0))
+    elsewhere.release(1)
+    assert taken_over(bench, run).plan.confirmed.lost_rows == ({"in"} if not read_on else set())
+    assert run.stop(WAIT_S)
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_standby_confirms_no_table_that_is_younger_than_its_start(bench, elsewhere, monkeypatch, replaced):
+    tables = {number: {"kind": "delta", "table id": number} for number in ("1", "2", "3")}
+    monkeypatch.setattr(FakeSink, "identity", lambda sink, spark: tables["3" if replaced else "2"], raising=False)
+    elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
+    of_the_log = SinkIdentity(parts=tables["1"])
+    elsewhere.commit_epoch(
+        Manifest(job=JOB, epoch=1, incarnation=1, attempt="a", created_ms=0, sink_identities={"out": of_the_log})
+    )
+    run = confirming(bench, Confirmed(new_sinks=frozenset({"out"})), sinks={"out": tables["2"]})
+    elsewhere.release(1)
+    if replaced:
+        assert type(ended(run)) is IdentityChanged
+    else:
+        assert taken_over(bench, run).incarnation == 2
+        assert run.stop(WAIT_S)
 
 
 def test_a_standby_keeps_waiting_during_an_outage_of_the_store(bench, elsewhere, monkeypatch):
