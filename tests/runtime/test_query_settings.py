@@ -40,6 +40,13 @@ def test_a_local_checkpoint_begins_without_what_an_incarnation_of_the_same_numbe
     assert [path.name for path in (tmp_path / "runs/3").rglob("*") if path.is_file()] == []
 
 
+def test_checkpoints_of_ended_incarnations_are_removed_also_outside_of_the_store(tmp_path) -> None:
+    for number in ("2", "9", "10", "11", "12", "other"):
+        (tmp_path / number / "stage").mkdir(parents=True)
+    make_folders(str(tmp_path / "11/stage"))
+    assert {path.name for path in tmp_path.iterdir()} == {"10", "11", "12", "other"}
+
+
 def test_elsewhere_no_folder_is_made(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     make_folders("s3a://bucket/orders/runs/3")

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
@@ -305,5 +306,14 @@ def make_folders(checkpoint_uri: str) -> None:
             # one left, not from the epoch.
             if local.exists():
                 shutil.rmtree(local)
+            _remove_older(local.parent)
             for folder in CHECKPOINT_FOLDERS:
                 (local / folder).mkdir(parents=True, exist_ok=True)
+
+
+def _remove_older(own: Path) -> None:
+    """Remove the checkpoints of incarnations before the previous one, which may still be ending its query."""
+    # Retention does it in a store, but not in `run_dir`.
+    for left in own.parent.glob("[0-9]*") if own.name.isdecimal() else ():
+        if left.name.isdecimal() and int(left.name) < int(own.name) - 1:
+            shutil.rmtree(left, ignore_errors=True)
