@@ -8,6 +8,7 @@ import pytest
 from spark_ckpt.driver.maintenance import materializing
 from spark_ckpt.driver.maintenance.materializing import Materializing
 from spark_ckpt.epochs.retention import RetentionReport
+from spark_ckpt.errors import LogDamaged
 
 WAIT_S = 120
 
@@ -17,6 +18,7 @@ class Store:
 
     def __init__(self):
         self.shown = []
+        self.damages = []
         self.first = threading.Event()
 
     def materialize(self, manifest):
@@ -24,6 +26,8 @@ class Store:
         self.first.set()
 
     def retain(self, policy):
+        if self.damages:
+            raise self.damages.pop()
         return RetentionReport()
 
 
@@ -56,7 +60,7 @@ def shown(monkeypatch, delegation, request):
     store, failed = Store(), []
     kept = {"keep_epochs": 3, "keep_age_ms": 0, "keep_for_readers_ms": 0, "thinned_ms": 0}
     config = SimpleNamespace(standby_interval_ms=getattr(request, "param", None), **kept)
-    plan = SimpleNamespace(store=store, config=config)
+    plan = SimpleNamespace(store=store, config=config, job="orders")
     thread = Materializing(plan, 1, lambda event: None, failed.append, lambda waits: None)
     thread.start()
     yield store, lambda epoch: thread.ask(SimpleNamespace(manifest=epoch, consumed_segments={})), thread
@@ -74,6 +78,15 @@ def test_an_epoch_is_materialized_at_once_and_then_only_the_newest_of_several(mo
     thread.join(WAIT_S)
     assert not thread.is_alive()
     assert store.shown == [1, 3]
+
+
+def test_a_damaged_log_of_a_table_ends_no_job(shown):
+    store, ask, thread = shown
+    store.damages = [LogDamaged("the log of a table cannot be read: commit 7 is not JSON")]
+    ask(1)
+    thread.close()
+    thread.join(WAIT_S)
+    assert store.shown == [1, 1]
 
 
 def test_closing_does_not_wait_for_the_pause_between_epochs(monkeypatch, shown):

@@ -94,6 +94,23 @@ def test_a_start_creates_damaged_logs_of_state_and_staged_tables_again(
     assert as_dict(store.state(OPERATOR).read(3)) == {"a": 2, "c": 3}
 
 
+@pytest.mark.parametrize("damage", [garbage, cut, without_its_beginning, hole])
+def test_a_log_that_is_damaged_while_the_job_runs_is_created_again_after_retention_has_read_it(
+    pristine: World, tmp_path: Path, damage: Damage
+) -> None:
+    shutil.copytree(pristine.store.location.uri, tmp_path / "store")
+    store = Store.open(str(tmp_path / "store"), JOB)
+    point = store.log.begin_incarnation(ELSEWHERE, takeover=True)
+    store.materialize(point.manifest)
+    damage(tmp_path / "store/state/totals/_delta_log")
+    store.state(OPERATOR).table.forget()  # as a handle that is older than the damaged commit
+    with pytest.raises(LogDamaged):
+        store.retain(Retention(keep_last=1, slack=0))
+    store.materialize(point.manifest)
+    store.retain(Retention(keep_last=1, slack=0))
+    assert shown(store) == {file.path for file in point.manifest.operators[OPERATOR].files}
+
+
 def test_the_damaged_log_is_kept_in_the_tables_folder(pristine: World, tmp_path: Path) -> None:
     shutil.copytree(pristine.store.location.uri, tmp_path / "store")
     state = tmp_path / "store/state/totals"

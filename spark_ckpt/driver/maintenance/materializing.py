@@ -8,6 +8,7 @@ and its sources' input stay here.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -20,11 +21,13 @@ from spark_ckpt.driver.maintenance.delegating import MaintenanceDelegation, Say
 from spark_ckpt.driver.query.inputs import InputRetention
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.retention import Retention, RetentionReport
+from spark_ckpt.errors import LogDamaged
 
 if TYPE_CHECKING:
     from spark_ckpt.config import JobConfig
     from spark_ckpt.driver.job_plan import JobPlan
 
+_log = logging.getLogger(__name__)
 WATCH_S = 3.0
 """Seconds between two looks for standbys without work, if epochs are shorter while one waits."""
 REST_S = 1.0
@@ -127,13 +130,21 @@ class Materializing(threading.Thread):
                 # The standby applied retention, but only this driver can release its sources' input.
                 self._inputs.follow(RetentionReport(self._forgotten()))
             return done
-        self._materialize(manifest)
-        # Tables first: retention deletes files that the tables name until they have followed.
-        self._inputs.follow(self._plan.store.retain(retention_of(self._plan.config)))
+        self._inputs.follow(self._retained(manifest))
         return True
 
-    def _materialize(self, manifest: Manifest) -> None:
-        self._plan.store.materialize(manifest)
+    def _retained(self, manifest: Manifest) -> RetentionReport:
+        store, policy = self._plan.store, retention_of(self._plan.config)
+        # Tables first: retention deletes files that the tables name until they have followed.
+        store.materialize(manifest)
+        try:
+            return store.retain(policy)
+        except LogDamaged as damage:
+            # Retention reads the log of each table again. A start would create this one again, and so can this thread: the
+            # job needs no table, and ends with this error.
+            _log.warning("job=%s %s", self._plan.job, damage.what)
+            store.materialize(manifest)
+            return store.retain(policy)
 
     def _forgotten(self) -> tuple[int, ...]:
         """Return the epochs that a standby has removed since the last call."""
