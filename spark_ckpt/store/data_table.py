@@ -19,8 +19,9 @@ from __future__ import annotations
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -289,31 +290,36 @@ class DataTable:
         """Return the version at which `epoch` was materialized, by the incarnation of `key` or a later one; None if it
         never was.
         """
-        versions = self.commit_versions()
-        first = bisect_left(range(len(versions)), key, key=lambda at: self._key_at_or_before(versions, at))
-        # Commits without a transaction may lie between, e.g. a new column or dropped rows.
-        for version in versions[first:]:
-            found = self._key_at(version)
-            if found is not None:
-                # After a restore a later incarnation shows the same epoch again, under a greater number.
-                return version if epoch_of(found) == epoch else None
-        return None
+        return self.versions_of([(key, epoch)])[0]
+
+    def versions_of(self, wanted: Iterable[tuple[int, int]]) -> list[int | None]:
+        """Return `version_of` for several pairs of a key and an epoch. The log is listed once, and a commit read once."""
+        versions, key_at = self.commit_versions(), cache(self._key_at)
+        return [_version_of(versions, key_at, key, epoch) for key, epoch in wanted]
 
     def commit_versions(self) -> list[int]:
         """Return the versions whose commit file still exists, in order."""
         return sorted(version for version, kind in log_files(self.location) if kind == "json")
 
-    def _key_at_or_before(self, versions: Sequence[int], at: int) -> int:
-        # The bisection needs a number at every place: a commit without one has that of the commit before it.
-        for version in reversed(versions[: at + 1]):
-            found = self._key_at(version)
-            if found is not None:
-                return found
-        return -1
-
     def _key_at(self, version: int) -> int | None:
         commit = TableCommit(version, delta_log.actions_of(self.location, version))
         return next((number for app, number in commit.transactions if app == self._app_id), None)
+
+
+def _version_of(versions: Sequence[int], key_at: Callable[[int], int | None], key: int, epoch: int) -> int | None:
+    first = bisect_left(range(len(versions)), key, key=lambda at: _key_at_or_before(versions[: at + 1], key_at))
+    # Commits without a transaction may lie between, e.g. a new column or dropped rows.
+    for version in versions[first:]:
+        found = key_at(version)
+        if found is not None:
+            # After a restore a later incarnation shows the same epoch again, under a greater number.
+            return version if epoch_of(found) == epoch else None
+    return None
+
+
+def _key_at_or_before(versions: Sequence[int], key_at: Callable[[int], int | None]) -> int:
+    # The bisection needs a number at every place: a commit without one has that of the commit before it.
+    return next((found for version in reversed(versions) if (found := key_at(version)) is not None), -1)
 
 
 def _nullable(schema: pa.Schema) -> pa.Schema:

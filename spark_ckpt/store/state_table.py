@@ -129,8 +129,7 @@ class StateTable:
     def versions(self, manifests: Iterable[Manifest]) -> list[int]:
         """Return the versions of those of the epochs that have one."""
         keys = ((txn_version(each.incarnation, each.epoch), each.epoch) for each in manifests)
-        found = [self.table.version_of(key, epoch) for key, epoch in keys]
-        return [version for version in found if version is not None]
+        return [version for version in self.table.versions_of(keys) if version is not None]
 
     def read(self, epoch: int) -> pa.Table:
         """Return the state at an epoch: key, state and `ckpt_` columns, the newest row of every key, without deleted

@@ -272,6 +272,20 @@ def test_a_commit_of_a_state_table_that_cannot_be_read_ends_no_retention(
     assert report.epochs == (1, 2, 3, 4, 5)
 
 
+def test_the_versions_of_kept_epochs_cost_a_read_per_commit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object store answers one request after the other, and retention asks at each trim."""
+    for number in range(1, 9):
+        world.epoch({"a": number}, full=True, acked=number)
+    table, calls = world.store.state(OPERATOR), list[object]()
+    for name in ("log_files", "TableCommit"):
+        real = getattr(data_table, name)
+        monkeypatch.setattr(data_table, name, lambda *given, real=real: calls.append(given[0]) or real(*given))
+    versions = table.versions(world.store.log.manifests())
+    read = calls.copy()
+    assert versions == [table.version(number) for number in range(1, 9)]
+    assert len(read) == len(set(read)) <= 10
+
+
 def test_a_log_that_another_process_trims_is_left_to_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit was deleted after the listing."""
     world.epoch({"a": 1}, full=True, acked=1)
