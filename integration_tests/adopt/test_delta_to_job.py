@@ -98,6 +98,8 @@ class World:
             "--source",
             "bronze",
             "--json",
+            "--watch-s",
+            "0",
         ]
         return exit_code([*arguments, "--operator", "sessions", "--key-groups", str(KEY_GROUPS)])
 

@@ -77,7 +77,7 @@ def run_job(spark: SparkSession, broker: Broker, folder: Path) -> None:
 
 
 def adopt(folder: Path, checkpoint: Path) -> dict[str, object]:
-    arguments = ["adopt", str(checkpoint), str(folder / "store"), "--job", JOB, "--json"]
+    arguments = ["adopt", str(checkpoint), str(folder / "store"), "--job", JOB, "--json", "--watch-s", "0"]
     arguments += ["--source", "clicks=0", "--operator", "totals=0", "--output", str(folder / "table")]
     with contextlib.redirect_stdout(io.StringIO()) as out:
         assert exit_code(arguments) == 0
@@ -121,6 +121,7 @@ def taken_as(folder: Path, checkpoint: Path, name: str) -> tuple[object, list[di
         if int(path.name) > newest:
             path.unlink()
     arguments = ["adopt", str(copy), str(store), "--job", JOB, "--source", "clicks", "--operator", "totals"]
+    arguments += ["--watch-s", "0"]
     if name == "done":
         (copy / "commits" / str(newest)).unlink()
         arguments += ["--unfinished", "done"]

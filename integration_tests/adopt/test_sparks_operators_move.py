@@ -77,7 +77,7 @@ def test_the_job_continues_with_the_querys_windows_and_first_rows(
         for version in VERSIONS[:2]:
             feed(spark, tmp_path / "bronze", version)
         run_plain(spark, tmp_path, "moved")
-        arguments = ["adopt", str(tmp_path / "moved-checkpoint"), store, "--job", "windows"]
+        arguments = ["adopt", str(tmp_path / "moved-checkpoint"), store, "--job", "windows", "--watch-s", "0"]
         arguments += [word for name, value in options.items() for word in ("--storage-option", f"{name}={value}")]
         assert exit_code([*arguments, "--source", "bronze"]) != 0
         assert "--spark-operators" in capsys.readouterr().err

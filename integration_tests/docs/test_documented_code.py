@@ -185,7 +185,7 @@ def test_the_migrating_page_moves_a_query_as_written(tmp_path, monkeypatch):
         exec(compile(plain, page, "exec"), names)
         append(names["orders_table"], schema, [("ada", 6.0)])
         words = {"CHECKPOINT": names["checkpoint"], "STORE": names["store"]}
-        assert exit_code([words.get(word, word) for word in command.split()]) == 0
+        assert exit_code([*(words.get(word, word) for word in command.split()), "--watch-s", "0"]) == 0
         exec(compile(moved, page, "exec"), names)
 
         rows = DeltaTable(names["totals_table"]).to_pyarrow_table().to_pylist()

@@ -18,7 +18,7 @@ from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, SparkState
 from spark_ckpt.epochs.restore import ADOPTING, LATEST, RecoveryPoint
-from spark_ckpt.errors import AdoptionRefused, CkptError, Fenced, StoreForeign, StoreOutage
+from spark_ckpt.errors import AdoptionRefused, CkptError, Fenced, RewindQueryRuns, StoreForeign, StoreOutage
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.store import proposals
 from spark_ckpt.store.epoch_log import wall_ms
@@ -31,12 +31,14 @@ from spark_ckpt.store.store import Store
 from spark_ckpt.tasks.shuffle_keys import usual_key_groups
 from spark_rewind.adopt.outboxes import given_back, is_outbox, published
 from spark_rewind.adopt.plan import AdoptRequest, Taking, planned
+from spark_rewind.applying import watch
 from spark_rewind.checkpoint import read_checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LEASE_MS = 60_000
+_STOP = "stop the query, then adopt; nothing was changed"
 BEGINNING = 0
 
 Sessions = Callable[[], "SparkSession"]
@@ -104,8 +106,12 @@ def would_adopt(request: AdoptRequest, target: AdoptTarget, sessions: Sessions) 
     return Adoption(taking, tuple(found))
 
 
-def adopt(request: AdoptRequest, target: AdoptTarget, sessions: Sessions) -> Adoption:
+def adopt(
+    request: AdoptRequest, target: AdoptTarget, sessions: Sessions, wait: Callable[[], None] = lambda: None
+) -> Adoption:
     """Commit the epoch. A refusal changes nothing; the checkpoint never changes.
+
+    `wait`: waits while the checkpoint is watched. A query with an outbox is fenced instead.
 
     Raises the errors of `plan.planned`, `AdoptionRefused`, `CheckpointDamaged`, `EnvironmentUnfit`, a `StoreOutage`.
     Raises `StoreForeign` for a store that is not empty, `StoreInUse` while another process adopts into it. The store of
@@ -118,6 +124,7 @@ def adopt(request: AdoptRequest, target: AdoptTarget, sessions: Sessions) -> Ado
     before = _refuse_used(target)
     # Before the store is created: without Java nothing may be left behind.
     spark = sessions() if taking.operators else None
+    _refuse_running(taking, wait)
     store = Store.open(target.store, target.job, target.storage_options)
     # Not "latest": a store that was begun is no start for a job, see ADOPTING.
     point = store.log.begin_incarnation(current_holder(ADOPTING), BEGINNING, _LEASE_MS)
@@ -189,7 +196,7 @@ def _adopt_outbox(request: AdoptRequest, target: AdoptTarget, sessions: Sessions
                 store.log.release(point.incarnation)
         if isinstance(error, Fenced):
             what = f"a driver of outbox '{name}' began while its query was adopted"
-            raise AdoptionRefused(what, hint="stop the query, then adopt; nothing was changed") from error
+            raise AdoptionRefused(what, hint=_STOP) from error
         raise
     # Opened again: the other handle is of the outbox, whose name the log no longer has.
     job = existing_store(target.store, target.storage_options)
@@ -321,8 +328,16 @@ def _refuse_moved(taking: Taking) -> None:
     if now.digest != taking.digest:
         raise AdoptionRefused(
             f"the query of {taking.folder} runs: its checkpoint has changed while it was read",
-            hint="stop the query, then adopt; nothing was changed",
+            hint=_STOP,
         )
+
+
+def _refuse_running(taking: Taking, wait: Callable[[], None]) -> None:
+    """Raise `AdoptionRefused` if a file of the checkpoint changes during the wait. An idle query goes unnoticed."""
+    try:
+        watch({f"the query of {taking.folder}": [taking.folder]}, wait, 0)
+    except RewindQueryRuns as error:
+        raise AdoptionRefused(error.what, hint=_STOP) from error
 
 
 def undo(store: Store, point: RecoveryPoint, before: _Before) -> None:

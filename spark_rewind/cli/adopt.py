@@ -15,6 +15,7 @@ from spark_ckpt.spark_internals.operator_metadata import WORDS
 from spark_rewind.adopt.adopting import Adoption, AdoptTarget, TakenState, would_adopt
 from spark_rewind.adopt.adopting import adopt as adopt_query
 from spark_rewind.adopt.plan import AdoptRequest
+from spark_rewind.cli.apply import Watch, pause
 
 Sources = Annotated[
     list[str] | None,
@@ -62,22 +63,26 @@ def adopt(
             help="The Delta table or file sink's folder that the query writes: says whether it has that batch.",
         ),
     ] = None,
+    watch_s: Watch = 10,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan; write nothing.")] = False,
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
     """Make the checkpoint of a plain query the first epoch of a job. The job continues at the next record, with all state.
 
-    Stop the query; it must not start again. Its checkpoint stays unchanged. The store is new, or that of the query's outbox.
-    Supported are Kafka and Delta sources, the state of applyInPandasWithState, and with --spark-operators that of any operator.
+    Stop the query; it must not start again. A query that runs is refused, but one that waits for input or for its trigger
+    goes unnoticed. Its checkpoint stays unchanged. The store is new, or that of the query's outbox.
+
+    Supported are Kafka and Delta sources, the state of applyInPandasWithState, and that of any operator with --spark-operators.
     Only the state of applyInPandasWithState needs a JVM. See docs/migrating.md.
     """
     request = AdoptRequest(
         checkpoint, source or (), operator or (), unfinished, output, spark_operators=spark_operators
     )
     target = AdoptTarget(store, job, pairs(storage_option, "--storage-option"), key_groups)
+    wait = pause(watch_s)
     with spark_for("spark-ckpt adopt") as session:
-        found = (would_adopt if dry_run else adopt_query)(request, target, session)
+        found = would_adopt(request, target, session) if dry_run else adopt_query(request, target, session, wait)
     if as_json:
         print_json(_fields(found))
     else:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -148,8 +148,13 @@ def undo(plan: PlanFile, watch_s: Watch = 10, settle_s: Settle = 75, as_json: As
 def _settings(watch_s: float, settle_s: float, from_snapshot: Sequence[str]) -> ApplySettings:
     from spark_rewind.applying import ApplySettings
 
-    # Typer reads `inf` as a number. `time.sleep` refuses it, for --settle-s only after the fences are put.
-    if math.isinf(watch_s) or math.isinf(settle_s):
-        raise typer.BadParameter("--watch-s and --settle-s are seconds, such as 10")
     now_ms, engine = time.time_ns() // 1_000_000, f"spark-ckpt/{version('spark-ckpt')}"
-    return ApplySettings(partial(time.sleep, watch_s), now_ms, engine, from_snapshot, partial(time.sleep, settle_s))
+    return ApplySettings(pause(watch_s), now_ms, engine, from_snapshot, pause(settle_s))
+
+
+def pause(seconds: float) -> Callable[[], None]:
+    """Return a function that waits. Raises `typer.BadParameter` for a wait without an end."""
+    # Typer reads `inf` as a number. `time.sleep` refuses it, for --settle-s only after the fences are put.
+    if math.isinf(seconds):
+        raise typer.BadParameter("--watch-s and --settle-s are seconds, such as 10")
+    return partial(time.sleep, seconds)

@@ -9,10 +9,12 @@ import sys
 import pytest
 
 from spark_ckpt.epochs.restore import ADOPTING, LATEST
-from spark_ckpt.errors import EpochNotFound, StoreForeign
+from spark_ckpt.errors import AdoptionRefused, EpochNotFound, StoreForeign
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.holder import current_holder
-from tests.adopt.adopt_kit import JOB, adopted, clicks, opened
+from spark_rewind.adopt.adopting import adopt
+from spark_rewind.adopt.plan import AdoptRequest
+from tests.adopt.adopt_kit import JOB, adopted, clicks, no_session, opened, target
 from tests.rewind.rewind_kit import WrittenQuery, WrittenTable, content_of
 
 
@@ -146,6 +148,21 @@ def test_a_query_that_runs_during_the_adoption_is_found(tmp_path, monkeypatch):
     assert not (tmp_path / "store").exists()
 
 
+def test_a_query_that_writes_while_it_is_watched_is_refused(tmp_path):
+    """Its batch is not in the logs yet: after the adoption, query and job would write the same rows."""
+    query = clicks(WrittenQuery(tmp_path / "query"), 10)
+
+    def meanwhile() -> None:
+        (query.folder / "state").mkdir()
+        (query.folder / "state" / "2.delta").touch()
+
+    request = AdoptRequest(str(query.folder), ["clicks"])
+    with pytest.raises(AdoptionRefused, match=r"is running: .*2\.delta was written") as refused:
+        adopt(request, target(tmp_path), no_session, meanwhile)
+    assert refused.value.hint == "stop the query, then adopt; nothing was changed"
+    assert not (tmp_path / "store").exists()
+
+
 def test_an_adoption_needs_neither_java_nor_pyspark(tmp_path):
     query = clicks(WrittenQuery(tmp_path / "query"), 10, 20)
     code = (
@@ -153,6 +170,7 @@ def test_an_adoption_needs_neither_java_nor_pyspark(tmp_path):
         "assert not {'py4j', 'pyspark.sql'} & sys.modules.keys()\nsys.exit(code)"
     )
     arguments = ["adopt", str(query.folder), str(tmp_path / "store"), "--job", JOB, "--source", "clicks", "--json"]
+    arguments += ["--watch-s", "0"]
     run = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         env={"PYTHONPATH": ":".join(filter(None, sys.path)), "PATH": "/nowhere"},

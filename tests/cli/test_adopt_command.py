@@ -19,7 +19,7 @@ def query(tmp_path: Path) -> WrittenQuery:
 
 def adopt(query: WrittenQuery, *more: str) -> int:
     store = str(query.folder.parent / "store")
-    return exit_code(["adopt", str(query.folder), store, "--job", JOB, "--source", "clicks", *more])
+    return exit_code(["adopt", str(query.folder), store, "--job", JOB, "--source", "clicks", "--watch-s", "0", *more])
 
 
 def test_adopt_prints_the_start_of_the_job_and_the_end_of_the_query(query, capsys):
@@ -33,6 +33,20 @@ def test_adopt_prints_the_start_of_the_job_and_the_end_of_the_query(query, capsy
         "Do not start the plain query again: it would write these rows a second time. Its checkpoint is as it was.",
         "Start the job orders with this store, and with these names of sources and operators.",
     ]
+
+
+@pytest.mark.parametrize(("more", "waited"), [([], [10]), (["--dry-run"], [])])
+def test_adopt_watches_the_checkpoint_as_long_as_rewind_apply(query, monkeypatch, more, waited):
+    waits: list[float] = []
+    monkeypatch.setattr("time.sleep", waits.append)
+    store = str(query.folder.parent / "store")
+    assert exit_code(["adopt", str(query.folder), store, "--job", JOB, "--source", "clicks", *more]) == 0
+    assert waits == waited
+
+
+def test_a_watch_without_an_end_is_refused(query, capsys):
+    assert adopt(query, "--watch-s", "inf") == 2
+    assert "are seconds, such as 10" in capsys.readouterr().err
 
 
 def test_a_dry_run_prints_the_same_and_writes_nothing(query, capsys):

@@ -110,7 +110,7 @@ def test_all_queries_roll_back_together_and_an_undo_returns_them(tmp_path):
 
 
 def test_a_stateless_query_is_adopted_and_a_stateful_one_needs_spark_4(as_left, tmp_path, capsys):
-    names = ["--job", "orders", "--source", "silver"]
+    names = ["--job", "orders", "--source", "silver", "--watch-s", "0"]
     checkpoints = as_left.root / "checkpoints"
     assert exit_code(["adopt", str(checkpoints / "export"), str(tmp_path / "store"), *names]) == 0
     assert "before version 6" in capsys.readouterr().out
