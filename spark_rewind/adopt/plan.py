@@ -12,7 +12,7 @@ from pathlib import Path
 from spark_ckpt.delta_files import LOG
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.names import valid_name
-from spark_ckpt.errors import AdoptionRefused, CheckpointDamaged, CheckpointForeign, ConfigInvalid
+from spark_ckpt.errors import AdoptionRefused, CheckpointDamaged, CheckpointForeign, ConfigInvalid, LogDamaged
 from spark_ckpt.spark_internals.query_logs import SINK_LOG
 from spark_rewind.adopt.operators import StatefulOperator, read_operators, refuse_others
 from spark_rewind.adopt.outboxes import published
@@ -30,11 +30,19 @@ def shown(folder: Path, query: str, batch: int) -> bool:
     Raises `CheckpointForeign` for a folder that is no such output, or of another query; `LogDamaged`,
     `CheckpointDamaged`, `CheckpointUnreadable`, `FormatUnknown`.
     """
-    if (folder / LOG).is_dir():
-        # batch numbers of a query only grow: a newer one implies this one
-        return _newest_in_table(folder, query, batch) >= batch
-    if (folder / SINK_LOG).is_dir():
-        return read_sink_log(folder / SINK_LOG).newest >= batch
+    try:
+        if (folder / LOG).is_dir():
+            # batch numbers of a query only grow: a newer one implies this one
+            return _newest_in_table(folder, query, batch) >= batch
+        if (folder / SINK_LOG).is_dir():
+            return read_sink_log(folder / SINK_LOG).newest >= batch
+    except (LogDamaged, CheckpointDamaged) as error:
+        # Of a rewind, which has a plan that can leave the output out.
+        error.hint = (
+            "restore the output's log from a backup; or look at the output, leave --output out, and pass --unfinished done or "
+            "again; nothing was changed"
+        )
+        raise
     raise CheckpointForeign(
         f"{folder} is neither a Delta table nor the folder of a file sink",
         hint="name the query's output with --output, or leave it out and pass --unfinished done or again",

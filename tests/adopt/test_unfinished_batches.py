@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_ckpt.errors import AdoptionRefused, CheckpointForeign, ConfigInvalid
+from spark_ckpt.errors import AdoptionRefused, CheckpointDamaged, CheckpointForeign, ConfigInvalid, LogDamaged
 from spark_rewind.adopt.unfinished import settled
 from tests.adopt.adopt_kit import adopted, clicks, opened
 from tests.rewind.rewind_kit import WrittenQuery, WrittenTable
@@ -91,6 +91,18 @@ def test_a_folder_that_is_no_output_is_refused(tmp_path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(CheckpointForeign, match="neither a Delta table nor"):
         adopted(torn(tmp_path), tmp_path, output=str(tmp_path / "folder"))
+
+
+@pytest.mark.parametrize(("log", "name"), [("_delta_log", f"{0:020d}.json"), ("_spark_metadata", "0")])
+def test_advice_for_an_output_with_a_damaged_log_leads_to_an_epoch(tmp_path, log, name):
+    query, output = torn(tmp_path), tmp_path / "output"
+    (output / log).mkdir(parents=True)
+    (output / log / name).write_text('{"torn')
+    with pytest.raises((LogDamaged, CheckpointDamaged)) as refused:
+        adopted(query, tmp_path, output=str(output))
+    assert "leave --output out, and pass --unfinished done or again" in refused.value.hint
+    assert "plan" not in refused.value.hint
+    assert adopted(query, tmp_path, unfinished="done").epoch == 1
 
 
 @pytest.mark.parametrize(("given", "offset"), [("done", 30), ("again", 20)])
