@@ -25,6 +25,7 @@ from spark_ckpt.outbox.running import OutboxRun, OutboxSettings
 from spark_ckpt.outbox.staging import FrameBatch, checked_schema
 from spark_ckpt.place import local_path
 from spark_ckpt.program_edges.sink import EdgeSink
+from spark_ckpt.spark_internals.batch_action import Interrupted, leave_interruptions_out_of_the_log
 from spark_ckpt.spark_internals.writers import checkpoint_of, dataframe_of, function_of, output_mode_of, runs_remotely
 from spark_ckpt.store.schemes import store_location
 
@@ -165,6 +166,7 @@ class Outbox:
             function.listeners = [*self._listeners, *metrics_listeners(settings.metrics, settings.name)]
             if frame is not None:
                 function.recover(frame)  # before the query starts: its first call begins an incarnation, too
+            leave_interruptions_out_of_the_log()
         query = _started(writer.option("checkpointLocation", settings.checkpoint).foreachBatch(function))
         if not remote:
             function.query = query
@@ -245,7 +247,10 @@ class BatchFunction:
         self.error: CkptError | None = None
 
     def __call__(self, frame: DataFrame, number: int) -> None:
-        """Handle one micro-batch. Every error reaches Spark, which then does not commit the batch."""
+        """Handle one micro-batch. Every error reaches Spark, which then does not commit the batch.
+
+        Raises `Interrupted` in place of the errors that a stop of the query causes.
+        """
         if self._run is None:
             # After an error the store is opened again: it may be another one by then.
             store, self._store = self._store, None
@@ -256,8 +261,20 @@ class BatchFunction:
             if isinstance(error, CkptError):
                 self.error = error
                 self._advise(error)
+            elif isinstance(error, Exception) and self._is_stopped():
+                # A stop cancels the batch's tasks, which is no failure: the next start runs the batch again.
+                with suppress(CkptError):  # of the last publish; `error` has it
+                    self.close()
+                raise Interrupted from None
             self.close(error)
             raise
+
+    def _is_stopped(self) -> bool:
+        """Return true if the query that runs the batch was stopped; false if this process does not have the query."""
+        try:
+            return self.query is not None and not self.query.isActive
+        except Py4JError:  # the JVM has ended
+            return False
 
     def recover(self, frame: DataFrame) -> None:
         """Publish the epoch of a batch that Spark committed and a dead driver did not publish. `frame`: of the query."""

@@ -21,11 +21,11 @@ NAMES = (
         "StreamExecution.PROXY_ERROR",
         "org.apache.spark.sql.execution.streaming.runtime.StreamExecution "
         "(sql/core/src/main/scala/org/apache/spark/sql/execution/streaming/runtime/StreamExecution.scala)", "Interrupted",
-        "a job that is stopped within a batch leaves Spark's errors in its log and with its listeners",
+        "a job or outbox that is stopped within a batch leaves Spark's errors in its log and with its listeners",
     ),
     SparkName(
         "py4j.clientserver", "py4j's loggers (py4j/clientserver.py, py4j/java_gateway.py)", "leave_interruptions_out_of_the_log",
-        "a job that is stopped within a batch logs a traceback",
+        "a job or outbox that is stopped within a batch logs a traceback",
     ),
 )  # fmt: skip
 
