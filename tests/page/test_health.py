@@ -39,6 +39,12 @@ def test_a_stop_is_a_stop(world):
     assert health(world)["status"] == "Stopped"
 
 
+@pytest.mark.parametrize("why", ["rewound", "restored to 1790000000"])
+def test_a_command_that_has_taken_the_job_back_is_no_failure(world, why):
+    world.store.log.release(1, why)
+    assert (health(world)["status"], health(world)["kind"]) == ("Stopped", "")
+
+
 def test_a_driver_that_hangs_is_amber_after_three_renewals(world):
     assert health(world, LEASE_MS - 1)["kind"] == "good"
     found = health(world, LEASE_MS)

@@ -21,7 +21,9 @@ from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import EpochBrief
 
 _OUTAGES = "[CKPT_STORE_"
-_IN_ORDER = ("", "stopped")  # "": no reason was recorded
+_IN_ORDER = ("", "stopped", "rewound")  # "": no reason was recorded
+_RESTORED = "restored to "
+"""Begin of the reason of an incarnation that restored its store to a line."""
 _HOUR_MS = 3_600_000
 _RECENT = 20
 _LATE = 3
@@ -75,6 +77,8 @@ def _status(log_state: LogState, runs: bool, standbys: int) -> tuple[str, str, s
         return "Running", f"the next incarnation follows after: {last.why}", "warn"
     if standbys:
         return "Standby", "no driver has the lease; a standby takes over", "warn"
+    if ended and last.why.startswith(_RESTORED):
+        return "Stopped", f"{last.why}; its lease was freed", ""
     if ended and last.why in _IN_ORDER:
         return "Stopped", "in order; its lease was freed", ""
     if ended:
