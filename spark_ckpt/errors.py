@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+_MOST_IN_SHORT = 500
+
+
 class CkptError(Exception):
     """Base of every error that spark_ckpt raises on purpose.
 
@@ -48,6 +51,13 @@ class CkptError(Exception):
 
     def _fields(self) -> dict[str, object]:
         return self.context
+
+
+def in_short(error: BaseException) -> str:
+    """Return an error as the epoch log records it: its condition and first line, or its type."""
+    told = f"[{error.condition}] {error.what}" if isinstance(error, CkptError) else type(error).__name__
+    # The rest of an error may contain data of rows, so it stays in the driver's log.
+    return told.partition("\n")[0][:_MOST_IN_SHORT]
 
 
 def _inline_or_below(value: str) -> str:

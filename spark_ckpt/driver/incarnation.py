@@ -53,7 +53,7 @@ from spark_ckpt.driver.query.stage_query import RunningQuery, stop_within
 from spark_ckpt.driver.source_watch import SourceWatch
 from spark_ckpt.epochs.identity import Parts, Standing
 from spark_ckpt.epochs.records import SparkState
-from spark_ckpt.errors import CkptError, Fenced, RunFailed
+from spark_ckpt.errors import CkptError, Fenced, RunFailed, in_short
 from spark_ckpt.events.announcer import Announcer
 from spark_ckpt.events.listener import OutageEvent
 from spark_ckpt.tasks.state.local_folder import LocalFolder
@@ -69,7 +69,6 @@ POLL_S = 0.1
 JOIN_S = 30.0
 _GIVE_UP_S = 5.0
 """Seconds for a publisher to abort its attempt."""
-_MOST_TOLD = 500  # characters of an error in the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +383,8 @@ class SparkIncarnation:
         goes_on = ending.outcome is Outcome.FAILED
         try:
             self._plan.store.log.record_acks(self.incarnation, self._protocol.publication.acks)
-            self._plan.store.log.release(self.incarnation, _in_short(ending), keeps=goes_on)
+            why = ending.outcome.value if ending.error is None else in_short(ending.error)
+            self._plan.store.log.release(self.incarnation, why, keeps=goes_on)
         except CkptError as error:
             _log.warning("job=%s incarnation=%d could not free its lease: %s", self._plan.job, self.incarnation, error)
 
@@ -393,12 +393,3 @@ def _join(threads: Iterable[threading.Thread], deadline_s: float) -> None:
     for thread in threads:
         if thread.is_alive():
             thread.join(timeout=max(0.0, deadline_s - time.monotonic()))
-
-
-def _in_short(ending: Ending) -> str:
-    error = ending.error
-    if error is None:
-        return ending.outcome.value
-    told = f"[{error.condition}] {error.what}" if isinstance(error, CkptError) else type(error).__name__
-    # The rest of an error may contain data of rows, so it stays in the driver's log.
-    return told.partition("\n")[0][:_MOST_TOLD]

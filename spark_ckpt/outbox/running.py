@@ -37,7 +37,7 @@ from spark_ckpt.epochs.records import Manifest, SinkAck, StagedFileRecord
 from spark_ckpt.epochs.restore import RestoreTarget, choose
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.epochs.ways_back import with_publish_advice
-from spark_ckpt.errors import CkptError, Fenced, PublishFailed
+from spark_ckpt.errors import CkptError, Fenced, PublishFailed, in_short
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.outbox.background import Background
 from spark_ckpt.outbox.checkpoint import Checkpoint, checkpoint_location
@@ -246,7 +246,7 @@ class OutboxRun:
         if self._incarnation:
             # So a rewind knows at once that no driver runs; without it the lease has to end by its time.
             with suppress(CkptError):
-                self._store.log.release(self._incarnation, "stopped" if error is None else str(error))
+                self._store.log.release(self._incarnation, "stopped" if error is None else in_short(error))
         self._pool.shutdown(wait=False)
         self._events.ended(error)
 
