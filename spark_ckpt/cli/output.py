@@ -161,7 +161,11 @@ def seconds(milliseconds: int) -> str:
 
 def utc(milliseconds: int) -> str:
     """Return a point in time (Unix time in ms) in UTC, to the second."""
-    return datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    try:
+        return datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    # A row with a wrong time has moved a watermark after the year 9999.
+    except (ValueError, OverflowError):
+        return f"{milliseconds} ms since 1970"
 
 
 def iso(milliseconds: int) -> str:

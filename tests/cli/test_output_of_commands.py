@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_ckpt.cli import app
-from spark_ckpt.cli.output import print_facts, print_json, print_table
+from spark_ckpt.cli.output import print_facts, print_json, print_table, utc
 from tests.store.store_world import OPERATOR
 
 INTERRUPTED_IMPORT = """
@@ -25,6 +25,11 @@ sys.meta_path.insert(0, Interrupted())
 from spark_ckpt.cli import main
 main()
 """
+
+
+@pytest.mark.parametrize("milliseconds", [300_000_000_000_000, 2**63 - 1])
+def test_a_watermark_after_the_year_9999_is_printed(milliseconds):
+    assert utc(milliseconds) == f"{milliseconds} ms since 1970"
 
 
 class Ended(Exception):
