@@ -51,8 +51,9 @@ def _silent(servers: str) -> str | None:
         try:
             with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S):
                 return None
-        except OSError as error:
-            failures.append(f"{server}: {error.strerror or error}")
+        # The last two: a port above 65535, and a name that no host can have.
+        except (OSError, OverflowError, UnicodeError) as error:
+            failures.append(f"{server}: {getattr(error, 'strerror', None) or error}")
     return "; ".join(failures)
 
 

@@ -170,9 +170,10 @@ def test_a_place_where_both_commit_only_at_the_same_moment_is_refused(monkeypatc
     assert (found.status, "race 1" in found.detail) == ("fail", True)
 
 
-def test_a_broker_that_does_not_answer_is_reported_with_advice(command):
-    found = findings(command("doctor", "--kafka", "127.0.0.1:9", "--json"))
+@pytest.mark.parametrize("server", ["127.0.0.1:9", "127.0.0.1:99999", "broker..local:9092"])
+def test_a_broker_that_does_not_answer_is_reported_with_advice(command, server):
+    found = findings(command("doctor", "--kafka", server, "--json"))
 
     assert found["kafka"]["status"] == "fail"
-    assert "127.0.0.1:9" in found["kafka"]["detail"]
+    assert server in found["kafka"]["detail"]
     assert "broker" in found["kafka"]["next"]
