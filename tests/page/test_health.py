@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from page_world import reported_world
 
-from spark_ckpt.epochs.records import SinkAck
+from spark_ckpt.epochs.records import SinkAck, Timings
 from spark_ckpt.observability.page.facts import facts_of
 from spark_ckpt.store.standbys import StandbyNote, Standbys
-from tests.store.store_world import ELSEWHERE, SINK
+from tests.store.store_world import ELSEWHERE, SINK, World
 
 LEASE_MS = 30_000
 
@@ -61,6 +61,16 @@ def test_a_standby_that_takes_over_is_reported(world):
     note = StandbyNote(holder=ELSEWHERE, waits_since_ms=1, told_ms=2, epoch=3, warm=True)
     Standbys(world.store.location).write("second", note)
     assert health(world)["status"] == "Standby"
+
+
+def test_a_job_that_has_never_published_is_late(tmp_path):
+    world = World(tmp_path / "store")
+    world.begin()
+    for _ in range(5):
+        world.commit(world.manifest().model_copy(update={"timings": Timings(lag_rows={"in": 7})}))
+        world.clock.ms += 1000
+    found = health(world)
+    assert (found["published"], found["interval_ms"], found["late"]) == (None, 1000, True)
 
 
 def test_freshness_sinks_lag_and_restarts(world):

@@ -45,7 +45,9 @@ def health_of(
     lag = branch[0].timings.lag_rows if branch and branch[0].timings else {}
     # An idle job takes no epochs, so an old epoch alone is no sign.
     waits = bool(sum(lag.values())) or UNPUBLISHED in statuses.values()
-    age_ms = now_ms - published.created_ms if published else 0
+    # If nothing is published yet, the oldest epoch waits for its sinks.
+    newest = published or (branch[-1] if branch else None)
+    age_ms = now_ms - newest.created_ms if newest else 0
     late = runs and waits and interval_ms is not None and age_ms > _LATE * interval_ms
     return {
         "status": word,
