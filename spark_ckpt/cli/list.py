@@ -196,7 +196,7 @@ def driver_fields(log_state: LogState) -> Json:
         "host": log_state.holder.host,
         "pid": log_state.holder.pid,
         "since": iso(log_state.since_ms),
-        "holds_lease": log_state.lease_expires_ms > wall_ms(),
+        "holds_lease": runs(log_state, wall_ms()),
         "lease_until": iso(log_state.lease_expires_ms) if log_state.lease_expires_ms else None,
     }
 

@@ -175,6 +175,16 @@ def test_the_newest_driver_is_shown_with_its_begin_and_without_a_lease(branched,
     assert re.search(r"driver .*began", listed)
 
 
+def test_a_query_that_waits_for_rows_has_its_driver_in_json_as_in_text(branched, opened, command, monkeypatch):
+    """It renews no lease while it waits."""
+    later = opened.log.state().lease_expires_ms + 1
+    monkeypatch.setattr("spark_ckpt.cli.list.wall_ms", lambda: later)
+    assert "none" not in command("list", branched).out.splitlines()[2]
+    assert command("list", branched, "--json").json["driver"]["holds_lease"]
+    opened.log.release(opened.log.state().incarnation, "stopped")
+    assert not command("list", branched, "--json").json["driver"]["holds_lease"]
+
+
 def test_a_closed_outbox_has_no_driver(opened, store, command):
     opened.log.release(opened.log.state().incarnation, "stopped")
     assert command("list", store).out.splitlines()[2].startswith("driver  none; the last was")
