@@ -13,9 +13,10 @@ import pytest
 from page_world import HOSTILE, Elements, reported_world
 
 from spark_ckpt.errors import ConfigInvalid
+from spark_ckpt.observability.page.server import state_at
 from spark_ckpt.observability.page.serving import PageServer
 from tests.cli.cli_world import three_epochs
-from tests.store.store_world import OPERATOR
+from tests.store.store_world import OPERATOR, World
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +84,19 @@ def test_the_server_answers_for_an_epoch_its_restore_and_its_state(server):
     assert answered(server, "/api/jobs/0/epochs/1/restore")[1]["call"] == "job.start(restore=1)"
     query = urlencode({"operator": OPERATOR, "key": "k=b", "before": 1, "after": 2})
     assert answered(server, f"/api/jobs/0/state?{query}")[1]["rows"][0]["after"] == {"v": 3}
+
+
+def test_a_browser_reads_every_digit_of_a_large_integer(tmp_path):
+    """It reads a number as a 64-bit float, in which these two are equal."""
+    world = World(tmp_path / "store")
+    world.begin()
+    for value in (2**53, 2**53 + 1):
+        world.snapshot({"a": value})
+        manifest = world.manifest()
+        world.commit(manifest)
+        world.store.materialize(manifest)
+    [row] = json.loads(json.dumps(state_at(world.store, OPERATOR, 1, 2, {})["rows"]), parse_int=float)
+    assert (row["before"], row["after"]) == ({"v": str(2**53)}, {"v": str(2**53 + 1)})
 
 
 @pytest.mark.parametrize(

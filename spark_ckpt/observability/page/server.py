@@ -28,6 +28,8 @@ from spark_ckpt.store.state_rows import keyed_to_compare
 from spark_ckpt.store.store import Store
 
 MOST_KEYS = 50
+_LARGEST = 2**53 - 1
+"""Largest integer that a browser reads from JSON without a change of its digits."""
 
 
 def state_at(store: Store, operator: str, before: int, after: int, keys: Mapping[str, str]) -> Json:
@@ -40,13 +42,22 @@ def state_at(store: Store, operator: str, before: int, after: int, keys: Mapping
     texts = sorted(old.keys() | new.keys(), key=lambda text: (old.get(text) == new.get(text), text))
     rows: list[Json] = [
         {
-            "key": plain((new.get(text) or old[text])[0]),
-            "before": plain(old[text][1]) if text in old else None,
-            "after": plain(new[text][1]) if text in new else None,
+            "key": _readable(plain((new.get(text) or old[text])[0])),
+            "before": _readable(plain(old[text][1])) if text in old else None,
+            "after": _readable(plain(new[text][1])) if text in new else None,
         }
         for text in texts[:MOST_KEYS]
     ]
     return {"operator": operator, "before": before, "after": after, "matching": len(texts), "rows": rows}
+
+
+def _readable(value: Json) -> Json:
+    """Return larger integers as text."""
+    if isinstance(value, Mapping):
+        return {name: _readable(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_readable(each) for each in value]
+    return str(value) if isinstance(value, int) and abs(value) > _LARGEST else value
 
 
 _HEADERS = {  # answers have users' data: nothing from elsewhere, in no frame, in no cache
