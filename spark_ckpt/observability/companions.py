@@ -88,5 +88,6 @@ def _lineage(plan: JobPlan, namespace: str) -> RunListener:
     from spark_ckpt.observability.lineage.configured import dataset_end, lineage_of
 
     sources = [dataset_end(node.name, node.source.describe(), node.schema) for node in plan.sources]
-    sinks = [dataset_end(binding.name, binding.sink.describe(), binding.schema) for binding in plan.bindings]
+    store = plan.store.location.uri
+    sinks = [dataset_end(binding.name, binding.sink.describe(), binding.schema, store) for binding in plan.bindings]
     return lineage_of(namespace, plan.job, plan.store.id, sources, sinks)

@@ -8,11 +8,15 @@ from datetime import UTC, datetime
 
 import pytest
 from openlineage.client.serde import Serde
+from pyspark.sql.types import StructType
 
 from spark_ckpt.epochs.records import Manifest, StagedFileRecord, StagedOutput
 from spark_ckpt.events.listener import EpochEvent, IncarnationEvent
+from spark_ckpt.observability.lineage.configured import dataset_end
 from spark_ckpt.observability.lineage.datasets import Column, DatasetEnd, Named, named
 from spark_ckpt.observability.lineage.openlineage import OpenLineage, run_id
+from spark_ckpt.program_edges.sink import EdgeSink
+from spark_ckpt.program_edges.source import EdgeSource
 
 STORE_ID = "0b1f1e0e-7d1c-4a6b-9b59-0d8a8ac1f6b2"
 KAFKA = DatasetEnd(
@@ -113,6 +117,14 @@ def test_paths_are_named_as_openlineage_names_them(path, expected):
 def test_a_pattern_of_topics_is_replaced_by_the_read_topics():
     pattern = DatasetEnd("in", {"kind": "kafka", "topic": "orders-.*", "servers": "b:1"}, [])
     assert named(pattern, {"orders-eu": {"0": 1}}) == [Named("kafka://b:1", "orders-eu")]
+
+
+def test_both_jobs_of_an_edge_name_the_same_dataset(tmp_path):
+    """Otherwise a catalogue does not connect them."""
+    store = str(tmp_path / "stores" / "orders")
+    sent = dataset_end("paid", EdgeSink("paid").describe(), StructType(), store)
+    read = dataset_end("in", EdgeSource("paid", store).describe(), StructType())
+    assert named(sent) == named(read) == [Named("file", f"{store}/edges/paid")]
 
 
 def test_a_connector_without_topic_and_path_is_named_by_its_kind():

@@ -34,7 +34,9 @@ def lineage_of(
     return Aside(OpenLineage(OpenLineageClient(), namespace, job, store_id, sources, sinks, found=found))
 
 
-def dataset_end(name: str, described: Mapping[str, str], schema: StructType) -> DatasetEnd:
-    """Return a source or sink of `describe()` and the schema of its rows."""
+def dataset_end(name: str, described: Mapping[str, str], schema: StructType, store: str = "") -> DatasetEnd:
+    """Return a source or sink of `describe()` and the schema of its rows. `store`: the job's, which has its edges."""
+    if store and described.get("kind") == "edge":
+        described = {**described, "path": store}  # as the source of the job that reads the edge describes it
     columns = [Column(field.name, field.dataType.simpleString()) for field in schema.fields]
     return DatasetEnd(name, described, columns)

@@ -51,6 +51,9 @@ def named(end: DatasetEnd, cursor: Cursor | None = None) -> list[Named]:
         topics = sorted(cursor) if cursor else end.told.get("topic", "").split(",")
         servers = end.told.get("servers", "").split(",")[0]  # a namespace has one server
         return [Named(f"kafka://{servers}" if servers else kind, topic) for topic in topics]
+    if kind == "edge" and path is not None:
+        # A store has several edges; this is the folder of one.
+        path = f"{path.rstrip('/')}/edges/{end.told.get('edge', end.name)}"
     if path is not None:
         return [_of_path(path)]
     return [Named(kind or "unknown", end.name)]
