@@ -73,7 +73,7 @@ def diff(
     print_line(f"operator {operator}, epoch {before} to {after}: {told}")
     if shown:
         print_line()
-        print_table(*_table(shown), datum)
+        print_table(*as_table(shown), datum)
     if len(shown) < len(changes):
         print_line(f"... {len(changes) - len(shown):,} more; --limit 0 prints all, --key COLUMN=VALUE finds one")
 
@@ -116,9 +116,11 @@ def _fields(change: Change) -> dict[str, Json]:
     return {"kind": change.kind, **sides}
 
 
-def _table(changes: Sequence[Change]) -> tuple[list[str], list[tuple[object, ...]]]:
+def as_table(changes: Sequence[Change]) -> tuple[list[str], list[tuple[object, ...]]]:
+    """Return columns and rows for `print_table`; both sides of a value that changed."""
     keys = list(changes[0].key)
-    names = list(changes[0].after or changes[0].before or {})
+    # Some have a timeout, others have none.
+    names = list(dict.fromkeys(name for each in changes for name in (*(each.before or ()), *(each.after or ()))))
     rows = [(each.kind, *each.key.values(), *(_both(each, name) for name in names)) for each in changes]
     return ["", *keys, *names], rows
 

@@ -118,7 +118,12 @@ def keyed(table: pa.Table, keys: Sequence[str]) -> Keyed:
     """Return rows by key. NaN equals NaN: values are compared as JSON, which makes nested values comparable, too."""
     found = {}
     for row in table.to_pylist():
-        values = {name: plain(value) for name, value in row.items() if name != CHANGED_IN}
+        # A state without any timeout has no column for them, so a key without one has none in both.
+        values = {
+            name: plain(value)
+            for name, value in row.items()
+            if name != CHANGED_IN and (name != TIMEOUT or value is not None)
+        }
         key = {name: values.pop(name) for name in keys}
         found[str(list(key.values()))] = (key, values)
     return found

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 
 import spark_ckpt as ckpt
+from spark_ckpt.cli.diff import as_table, changes_between
 from spark_ckpt.cli.output import Id, cell, datum
 from spark_ckpt.epochs.records import OperatorSnapshot
 from spark_ckpt.errors import EpochNotFound, StoreForeign
 from spark_ckpt.store.log_table import LogTable
-from spark_ckpt.store.state_rows import CHANGED_IN, TIMEOUT, visible
+from spark_ckpt.store.state_rows import CHANGED_IN, TIMEOUT, keyed, visible
 from tests.store.store_world import OPERATOR, SINK, World, rewrite
 
 SNAPSHOT = OperatorSnapshot(operator=OPERATOR, key_groups=1, key_schema="k string", state_schema="v bigint")
@@ -162,6 +163,18 @@ def test_state_prints_numbers_without_separators(command, tmp_path):
     assert "1800000000123" in command("state", uri(world), OPERATOR).out
     assert "1700000000123 -> 1800000000123" in command("diff", uri(world), OPERATOR, 1, 2).out
     assert "operator totals, epoch 2: 1 key\n" in command("state", uri(world), OPERATOR).out
+
+
+def test_the_first_timeout_of_a_state_changes_its_own_key_only():
+    def at(epoch, keys, timeouts):
+        columns = {"k": keys, "v": [1] * len(keys), CHANGED_IN: [epoch] * len(keys)}
+        table = pa.table({**columns, TIMEOUT: pa.array(timeouts, pa.int64())})
+        return keyed(visible(table, SNAPSHOT), ["k"])
+
+    changes = changes_between(at(1, ["a", "b", "c"], [None] * 3), at(2, ["b", "c"], [None, 17]))
+    assert [(each.kind, each.key["k"]) for each in changes] == [("removed", "a"), ("changed", "c")]
+    columns, rows = as_table(changes)
+    assert (columns, rows[1]) == (["", "k", "v", TIMEOUT], ("changed", "c", 1, "- -> 17"))
 
 
 def test_timeouts_of_keys_are_printed_without_separators():
