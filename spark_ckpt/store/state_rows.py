@@ -26,6 +26,12 @@ _INTERNAL = "ckpt_"
 def snapshot_of(manifest: Manifest, operator: str) -> OperatorSnapshot:
     """Return the operator's snapshot in an epoch. Raises `EpochNotFound`, which lists the operators that exist."""
     snapshot = manifest.operators.get(operator)
+    if snapshot is None and sparks_operator(manifest, operator) is not None:
+        raise EpochNotFound(
+            f"operator '{operator}' of epoch {manifest.epoch} is Spark's own, and this needs one of the job's",
+            operators=", ".join(sorted(manifest.operators)) or "none",
+            hint="choose one of these, if there is one; spark-ckpt state STORE OPERATOR reads the state of Spark's own",
+        )
     if snapshot is None:
         known = ", ".join([*sorted(manifest.operators), *_names(manifest.spark_state)]) or "none"
         raise EpochNotFound(

@@ -15,7 +15,7 @@ from spark_ckpt.driver.maintenance.bootstrap import Origin, bootstrap
 from spark_ckpt.driver.maintenance.rescale import rescale
 from spark_ckpt.driver.maintenance.spark_partitions import repartition
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, SparkState
-from spark_ckpt.errors import ConfigInvalid
+from spark_ckpt.errors import ConfigInvalid, EpochNotFound
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.spark_state import Known, Moment
 from spark_ckpt.store.store import Store
@@ -93,3 +93,10 @@ def test_an_operator_dropped_in_between_is_not_repartitioned(driver: Driver, mon
     driver.commit_before_the_command(monkeypatch, operators={})
     with pytest.raises(ConfigInvalid, match="epoch 2 has no operator 'sums'"):
         rescale(driver.store, "sums", 8)
+
+
+def test_advice_for_the_state_of_sparks_own_operator_does_not_lead_back_to_it(driver: Driver) -> None:
+    driver.commit(operators={"sums": snapshot("sums")}, spark_state=of_spark(driver.store, 7))
+    with pytest.raises(EpochNotFound, match="'0:dedupe' of epoch 1 is Spark's own") as refused:
+        bootstrap(driver.store, "new", Origin(driver.store, 1, "0:dedupe"))
+    assert refused.value.context["operators"] == "sums"
