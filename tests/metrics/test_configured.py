@@ -39,6 +39,8 @@ def test_an_address_in_use_is_refused_before_the_job_starts():
     port = Endpoints(CollectorRegistry()).serve("127.0.0.1", 0)
     with pytest.raises(ConfigInvalid, match=f"127.0.0.1:{port}"):
         Endpoints(CollectorRegistry()).serve("127.0.0.1", port)
+    with pytest.raises(ConfigInvalid, match="cannot be served"):
+        Endpoints(CollectorRegistry()).serve("jobs..example", 0)
 
 
 def test_opentelemetry_gets_metrics_and_a_trace():

@@ -191,6 +191,8 @@ def test_an_address_in_use_is_reported(server):
         PageServer([], "127.0.0.1", urlsplit(server.url).port)
 
 
-def test_an_address_of_another_machine_is_refused_with_advice():
-    with pytest.raises(ConfigInvalid, match="or an address of this machine"):
-        PageServer([], "192.0.2.1", 0)
+@pytest.mark.parametrize("host", ["192.0.2.1", "jobs..example"])
+def test_an_address_of_another_machine_is_refused_with_advice(host):
+    with pytest.raises(ConfigInvalid, match="cannot be served") as refused:
+        PageServer([], host, 0)
+    assert refused.value.hint.endswith("or an address of this machine")

@@ -73,7 +73,7 @@ class Endpoints:
     def _opened(self, host: str, port: int) -> int:
         try:
             server, _ = start_http_server(port, host, self.registry)
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, UnicodeError) as error:  # the last: a name that no host can have
             raise ConfigInvalid(
                 f"metrics cannot be served at {host}:{port}: {error}",
                 hint="give another address: metrics='prometheus://127.0.0.1:PORT'",

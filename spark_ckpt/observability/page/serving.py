@@ -76,8 +76,8 @@ class PageServer:
 def _listening(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the second: a name that no host can have
         raise ConfigInvalid(
-            f"the page cannot be served at {host}:{port}: {error.strerror}",
+            f"the page cannot be served at {host}:{port}: {getattr(error, 'strerror', None) or error}",
             hint="give another port, or an address of this machine",
         ) from error
