@@ -142,8 +142,10 @@ class Announcer:
         if manifest is None or manifest.reason == "initial" or now_s < _epoch_line_due_s.get(self.job, 0.0):
             return
         _epoch_line_due_s[self.job] = now_s + _EPOCH_LINE_S
-        said = (self.kind, self.job, epoch, f"{manifest.rows_in:,}", f"{manifest.rows_out:,}")
-        _console.info("%s %s: epoch %d committed, %s rows in, %s rows out", *said)
+        # An outbox counts no input.
+        rows_in = "" if self.kind == "outbox" else f"{manifest.rows_in:,} rows in, "
+        said = (self.kind, self.job, epoch, rows_in, f"{manifest.rows_out:,}")
+        _console.info("%s %s: epoch %d committed, %s%s rows out", *said)
 
     def _epoch(self, what: str, epoch: int, detail: Mapping[str, Json]) -> EpochEvent:
         self._info(epoch, what, dict(detail))

@@ -185,6 +185,12 @@ def test_a_query_that_waits_for_rows_has_its_driver_in_json_as_in_text(branched,
     assert not command("list", branched, "--json").json["driver"]["holds_lease"]
 
 
+def test_the_page_has_the_rate_of_rows_out_since_an_outbox_counts_no_input(branched):
+    """Epochs 1 and 4 are in the branch, 3 s apart."""
+    facts = facts_of(Store.open(branched, "orders", kind="outbox"), 10_000)
+    assert facts["health"]["rows_per_second"] == pytest.approx(2 / 3, abs=0.05)
+
+
 def test_a_closed_outbox_has_no_driver(opened, store, command):
     opened.log.release(opened.log.state().incarnation, "stopped")
     assert command("list", store).out.splitlines()[2].startswith("driver  none; the last was")

@@ -19,10 +19,10 @@ def lines(caplog, monkeypatch):
     caplog.set_level(logging.INFO, CONSOLE)
     announcer = Announcer("console test", 3, ())
 
-    def committed(epoch, at_s):
+    def committed(epoch, at_s, by=announcer):
         clock[0] = at_s
         manifest = Manifest(job="j", epoch=epoch, incarnation=3, attempt="a", created_ms=1, rows_in=1234, rows_out=5)
-        announcer.committed(epoch, {}, manifest)
+        by.committed(epoch, {}, manifest)
 
     return announcer, committed, lambda: [each.getMessage() for each in caplog.records if each.name == CONSOLE]
 
@@ -37,6 +37,12 @@ def test_an_incarnation_and_an_epoch_have_a_line_each(lines):
         "job console test: epoch 42 committed, 1,234 rows in, 5 rows out",
         "job console test: incarnation 3 ended, at epoch 42",
     ]
+
+
+def test_an_outbox_prints_no_rows_in_which_it_does_not_count(lines):
+    _, committed, printed = lines
+    committed(42, 100.0, Announcer("orders", 3, (), "outbox"))
+    assert printed() == ["outbox orders: epoch 42 committed, 5 rows out"]
 
 
 def test_the_session_prints_what_the_announcer_says():

@@ -18,7 +18,7 @@ from statistics import median
 from spark_ckpt.connector import Json
 from spark_ckpt.epochs.epoch_status import PUBLISHED, UNPUBLISHED
 from spark_ckpt.epochs.log_state import LogState
-from spark_ckpt.epochs.records import EpochBrief
+from spark_ckpt.epochs.records import EpochBrief, Kind
 
 _OUTAGES = "[CKPT_STORE_"
 _IN_ORDER = ("", "stopped", "rewound")  # "": no reason was recorded
@@ -59,7 +59,7 @@ def health_of(
         "interval_ms": interval_ms,
         "late": late,
         "lag_rows": sum(lag.values()) if lag else None,
-        "rows_per_second": _rate(branch),
+        "rows_per_second": _rate(branch, log_state.kind),
         "sinks": [_sink(log_state, statuses, sink) for sink in log_state.sinks],
         "restarts": _restarts(log_state, now_ms),
     }
@@ -101,11 +101,12 @@ def _interval_ms(branch: Sequence[EpochBrief]) -> int | None:
     return round(median(gaps)) if len(gaps) > 1 else None
 
 
-def _rate(branch: Sequence[EpochBrief]) -> float | None:
+def _rate(branch: Sequence[EpochBrief], kind: Kind) -> float | None:
     recent = branch[:_RECENT]
     span_ms = recent[0].created_ms - recent[-1].created_ms if recent else 0
-    # Newest first: the rows of the oldest one came before the span.
-    return round(sum(brief.rows_in for brief in recent[:-1]) * 1000 / span_ms, 1) if span_ms > 0 else None
+    # Newest first: the rows of the oldest one came before the span. An outbox counts no input.
+    rows = sum(brief.rows_out if kind == "outbox" else brief.rows_in for brief in recent[:-1])
+    return round(rows * 1000 / span_ms, 1) if span_ms > 0 else None
 
 
 def _sink(log_state: LogState, statuses: Mapping[int, str], sink: str) -> Json:

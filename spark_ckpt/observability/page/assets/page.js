@@ -84,7 +84,7 @@ function summary(job) {
   const ago = (ms) => since(ms, nowOf(job)), interval = health.interval_ms ? `; usually an epoch each ${seconds(health.interval_ms)}` : "";
   const tiles = [
     ["Newest published epoch", health.published ? `${health.published}, ${ago(health.published_ms)}` : "none yet", health.late ? "warn" : ""],
-    ["Rows per second", health.rows_per_second === null ? "–" : number(health.rows_per_second)],
+    [outbox(job) ? "Rows out per second" : "Rows per second", health.rows_per_second === null ? "–" : number(health.rows_per_second)],
     ["Lag", health.lag_rows === null ? "not known" : counted(health.lag_rows, "row")],
     ...health.sinks.map((each) => [`Sink ${each.name}`, each.late ? `${counted(each.late, "epoch")} unpublished` : each.waiting ? "publishing" : `epoch ${number(each.published)}`, each.late ? "warn" : ""]),
     ["Restarts in the last hour", number(health.restarts), health.restarts ? "warn" : ""],
