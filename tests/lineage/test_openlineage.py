@@ -117,6 +117,11 @@ def test_paths_are_named_as_openlineage_names_them(path, expected):
 def test_a_pattern_of_topics_is_replaced_by_the_read_topics():
     pattern = DatasetEnd("in", {"kind": "kafka", "topic": "orders-.*", "servers": "b:1"}, [])
     assert named(pattern, {"orders-eu": {"0": 1}}) == [Named("kafka://b:1", "orders-eu")]
+    assert named(pattern) == []
+
+
+def test_a_sink_with_a_topic_per_row_adds_no_topic_of_that_name():
+    assert named(DatasetEnd("out", {"kind": "kafka", "topic": "(per row)", "servers": "b:1"}, [])) == []
 
 
 def test_both_jobs_of_an_edge_name_the_same_dataset(tmp_path):

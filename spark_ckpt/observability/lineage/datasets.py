@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from spark_ckpt.connector import Cursor, Json
 
 _FOLDER = re.compile(r"(\w[\w+.-]*:)?/")
+_TOPIC = re.compile(r"[\w.-]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Named:
 
 
 def named(end: DatasetEnd, cursor: Cursor | None = None) -> list[Named]:
-    """Return the datasets of a source or sink, one for each topic.
+    """Return the datasets of a source or sink, one for each known topic.
 
     `cursor`: the source's position; it names the topics of a pattern.
     """
@@ -50,7 +51,9 @@ def named(end: DatasetEnd, cursor: Cursor | None = None) -> list[Named]:
     if kind == "kafka":
         topics = sorted(cursor) if cursor else end.told.get("topic", "").split(",")
         servers = end.told.get("servers", "").split(",")[0]  # a namespace has one server
-        return [Named(f"kafka://{servers}" if servers else kind, topic) for topic in topics]
+        # Of a pattern, or a sink with a topic per row, no topic is known: a catalogue would list a topic that does not exist.
+        known = filter(_TOPIC.fullmatch, topics)
+        return [Named(f"kafka://{servers}" if servers else kind, topic) for topic in known]
     if kind == "edge" and path is not None:
         # A store has several edges; this is the folder of one.
         path = f"{path.rstrip('/')}/edges/{end.told.get('edge', end.name)}"
