@@ -136,6 +136,14 @@ def test_a_waiting_standby_is_counted_as_warm_or_cold(run):
     assert shown == [(1, 0), (1, 0), (1, 1), (1, 1), (0, 0)]
 
 
+def test_a_standby_that_begins_a_job_of_no_driver_is_none_any_more(run):
+    meter, scraped = run
+    meter.onStandby(StandbyEvent(JOB, "is warm", 0, 0, "", ""))
+    meter.onIncarnationStarted(IncarnationEvent(JOB, 1, 0, "latest"))
+    found = scraped()
+    assert [found.value(f"spark_ckpt_{name}") for name in ("running", "standby", "standby_warm")] == [1, 0, 0]
+
+
 def test_epochs_that_a_sink_lacks_are_counted_until_it_has_them(run):
     meter, scraped = run
     for number in (8, 9, 10):

@@ -61,6 +61,9 @@ class Meter(RunListener):
         self._record(catalogue.INCARNATION, event.incarnation)
         self._record(catalogue.RUNNING, 1)
         self._record(catalogue.OUTAGE, 0)
+        # A standby that begins a job without any driver before it announces no takeover.
+        self._record(catalogue.STANDBY, 0)
+        self._record(catalogue.STANDBY_WARM, 0)
         # A restore lowers the newest epoch.
         self._record(catalogue.LAST_EPOCH, event.base)
         for sink, epochs in event.unpublished.items():
