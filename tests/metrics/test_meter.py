@@ -103,8 +103,9 @@ def test_a_finished_batch_has_metrics_of_its_parts_without_totals(run):
         (["2026-01-02T03:04:05.500Z", None], 1_767_323_045.5),
         (["1970-01-01T00:00:00.000Z"], None),
         ([None], None),
+        (["11476-08-15T05:20:00.000Z"], None),
     ],
-    ids=["moved", "not in every batch", "not moved yet", "no watermark"],
+    ids=["moved", "not in every batch", "not moved yet", "no watermark", "after the year 9999"],
 )
 def test_a_batch_has_a_watermark_metric_after_a_row_has_advanced_it(run, watermarks, seconds):
     meter, scraped = run

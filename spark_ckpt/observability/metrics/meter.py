@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Protocol
 
@@ -174,8 +175,10 @@ class Meter(RunListener):
 
 
 def _seconds(moment: Json) -> float:
-    """Return the seconds since 1970 of a time that Spark has written; 0 for none."""
-    return datetime.fromisoformat(moment).timestamp() if isinstance(moment, str) else 0.0
+    """Return the seconds since 1970 of a time that Spark has written; 0 for none, or one after the year 9999."""
+    with suppress(ValueError):
+        return datetime.fromisoformat(moment).timestamp() if isinstance(moment, str) else 0.0
+    return 0.0
 
 
 def _names(value: Json) -> list[str]:
