@@ -20,6 +20,7 @@ from spark_ckpt.driver.query.inputs import check_inputs, remember_in, skip_lost,
 from spark_ckpt.driver.query.state_check import check_in_flight, check_spark_state, check_state
 from spark_ckpt.endpoints import identities
 from spark_ckpt.epochs.identity import Confirmed, Found, Standing, free_of
+from spark_ckpt.epochs.parts import differing
 from spark_ckpt.epochs.restore import LATEST, RestoreTarget, unpublished_rows
 from spark_ckpt.epochs.ways_back import choice_unseen, whole_manifests
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid, RowsLost
@@ -198,6 +199,21 @@ class JobPlan:
             ack_wait_ms=max(1, renewal_ms(self.config.lease_ms)),
             awaits_lines=self.between.decides_lines,
         )
+
+    def with_found(self, found: Found) -> JobPlan:
+        """Return the plan with these endpoints. Each sink that is another table or topic now is checked and staged again.
+
+        Raises the errors of `Sink.check`.
+        """
+        plans, sinks = dict(self.stage_plans), dict(found.sinks)
+        for name, sink, schema in ((each.name, each.sink, each.schema) for each in self.bindings):
+            before, now = self.found.sinks.get(name, {}), sinks.get(name, {})
+            # It may have other partitions. One that is gone is not created here: the check of the start refuses it.
+            if differing(before, now) and all(now.values()):
+                sink.check(self.spark, schema)
+                # Asked again, because the answer of `check` may serve the next call.
+                plans[name], sinks[name] = sink.stage(schema), identities.parts_of(sink, self.spark)
+        return replace(self, found=replace(found, sinks=sinks), stage_plans=plans)
 
     def declare_edges(self) -> None:
         """Write the columns of edges to other jobs, so that a reader can start before there are rows."""

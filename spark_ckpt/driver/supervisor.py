@@ -278,7 +278,7 @@ class Supervisor:
             return replace(plan, found=found)
         # A standby has read nothing yet, and the driver that it waited for may have confirmed another one: the log tells.
         read_on = plan.store.log.known().last > self._last_planned
-        return replace(plan, found=found, confirmed=still_confirmed(plan.confirmed, plan.found, found, read_on))
+        return replace(plan.with_found(found), confirmed=still_confirmed(plan.confirmed, plan.found, found, read_on))
 
     def _begun(self, point: RecoveryPoint, levels: Path | None) -> SparkIncarnation:
         plan = self._plan

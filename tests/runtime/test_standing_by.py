@@ -8,6 +8,7 @@ import pytest
 from incarnation_kit import ELSEWHERE, JOB, WAIT_S, FakeSink, FakeSource, eventually
 from run_kit import Bench, ended, failed
 
+from spark_ckpt.connector import StagePlan
 from spark_ckpt.coordination.standby import TakeoverLost
 from spark_ckpt.driver.query.failures import QueryFailed
 from spark_ckpt.driver.run import Run
@@ -148,6 +149,8 @@ def test_a_standby_takes_over_with_the_table_that_its_driver_confirmed_meanwhile
 ):
     tables = {number: {"kind": "delta", "table id": number} for number in ("1", "2")}
     monkeypatch.setattr(FakeSink, "identity", lambda sink, spark: tables["2"], raising=False)
+    # The plan of the standby's start is of the table before, which had no partitions.
+    monkeypatch.setattr(FakeSink, "stage", lambda sink, schema: StagePlan(partition_by=("day",)))
     elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
     bench.endings = ["running"]
     plan = bench.plan(local_dir=bench.folder / "local")
@@ -158,7 +161,8 @@ def test_a_standby_takes_over_with_the_table_that_its_driver_confirmed_meanwhile
     )
     elsewhere.release(1)
     if confirmed:
-        assert taken_over(bench, run).incarnation == 2
+        incarnation = taken_over(bench, run)
+        assert (incarnation.incarnation, incarnation.plan.stage_plans["out"].partition_by) == (2, ("day",))
         assert run.stop(WAIT_S)
     else:
         assert type(ended(run)) is IdentityChanged
