@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
 from dataclasses import replace
 
 import pytest
+from incarnation_kit import WAIT_S, eventually
 from run_kit import JOB, Bench
 
 from spark_ckpt.driver.query.stage_query import make_folders, query_settings
@@ -40,11 +43,16 @@ def test_a_local_checkpoint_begins_without_what_an_incarnation_of_the_same_numbe
     assert [path.name for path in (tmp_path / "runs/3").rglob("*") if path.is_file()] == []
 
 
-def test_checkpoints_of_ended_incarnations_are_removed_also_outside_of_the_store(tmp_path) -> None:
-    for number in ("2", "9", "10", "11", "12", "other"):
+def test_checkpoints_of_ended_incarnations_are_removed_also_outside_of_the_store(tmp_path, monkeypatch) -> None:
+    """A takeover does not wait for it: they may have many files."""
+    for number in ("2", "9", "10", "12", "other"):
         (tmp_path / number / "stage").mkdir(parents=True)
+    rmtree, has_begun = shutil.rmtree, threading.Event()
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **_: has_begun.wait(WAIT_S) and rmtree(path))
     make_folders(str(tmp_path / "11/stage"))
-    assert {path.name for path in tmp_path.iterdir()} == {"10", "11", "12", "other"}
+    assert (tmp_path / "2").exists()
+    has_begun.set()
+    eventually(lambda: {path.name for path in tmp_path.iterdir()} == {"10", "11", "12", "other"}, "removal")
 
 
 def test_elsewhere_no_folder_is_made(tmp_path, monkeypatch) -> None:

@@ -66,6 +66,7 @@ Spark's default starts a `readlink` process per file operation. Hadoop's starts 
 checksum, eight per batch. The checkpoint is disposable and needs no checksums. Hadoop's cache is disabled, because it
 holds the file system of the rest of the program.
 """
+_REMOVING = "ckpt-old-checkpoints"
 _CHECKED_FILES = {"fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem"}
 """For RocksDB's state stores, which know only this file system."""
 
@@ -306,9 +307,10 @@ def make_folders(checkpoint_uri: str) -> None:
             # one left, not from the epoch.
             if local.exists():
                 shutil.rmtree(local)
-            _remove_older(local.parent)
             for folder in CHECKPOINT_FOLDERS:
                 (local / folder).mkdir(parents=True, exist_ok=True)
+        # State of Spark's own operators is many files, and a takeover must not wait until they are deleted.
+        threading.Thread(target=_remove_older, args=(local.parent,), name=_REMOVING, daemon=True).start()
 
 
 def _remove_older(own: Path) -> None:
