@@ -154,15 +154,15 @@ class Supervisor:
         ending = self.living.watch()
         # A fence comes here as well: it is an error that no restart cures, so `Patience` gives up at once.
         while ending.outcome is not Outcome.STOPPED:
+            if ending.progressed:
+                # The epoch has what was confirmed. Rows that are lost later need a confirmation of their own, and a new sink
+                # whose topic has no id yet would count as replaced once more, also by the advice of this very error.
+                self._plan = replace(self._plan, confirmed=Confirmed())
             error = self._reason(_as_error(ending))
             now_s = time.monotonic()
             verdict = self._patience.after(Ended(error, now_s, now_s - self._began_s, ending.progressed))
             if isinstance(verdict, GiveUp):
                 return _given_up(error, verdict, self._stopping.is_set())
-            if ending.progressed:
-                # The epoch has what was confirmed. Rows that are lost later need a confirmation of their own, and a new sink
-                # whose topic has no id yet would count as replaced once more.
-                self._plan = replace(self._plan, confirmed=Confirmed())
             self._notify(error, verdict)
             self._wait(verdict.pause_s)
             # The program ends: another incarnation would only be killed in its start.

@@ -1,12 +1,17 @@
 """Sources release input that no retained epoch needs, and validate their cursor before a restore."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from incarnation_kit import FakeSource
+from run_kit import Bench, ended, failed
 
 from spark_ckpt.driver.query.inputs import InputRetention, check_inputs, remember_in
+from spark_ckpt.driver.run import Run
+from spark_ckpt.epochs.identity import Confirmed, Found
 from spark_ckpt.epochs.retention import RetentionReport
-from spark_ckpt.errors import SourceInvalid
+from spark_ckpt.errors import RowsLost, SourceInvalid
 from spark_ckpt.store.store import Store
 
 
@@ -161,3 +166,18 @@ def test_a_restore_to_before_a_replacement_does_not_check_the_new_sources_cursor
     check_inputs(plan(source, log), SimpleNamespace(cursors=at(30), source_identities={"in": {"path": "/old"}}))
 
     assert source.checked == []
+
+
+def test_the_advice_of_a_run_repeats_no_confirmation_that_its_epochs_have(tmp_path, monkeypatch):
+    """A new sink whose topic has no id yet would count as replaced once more."""
+    bench = Bench(tmp_path, monkeypatch)
+    monkeypatch.setattr(FakeSource, "past_lost", lambda source, spark, cursor: {"n": 9}, raising=False)
+    bench.decide(1, cursors={"in": {"n": 5}})
+    bench.endings = [failed(progressed=True, error=RowsLost("rows are gone"))]
+    plan = replace(
+        bench.plan(), confirmed=Confirmed(new_sinks=frozenset({"out"})), found=Found({"in": {}}, {"out": {}})
+    )
+    assert (
+        "or continue without the rows: job.start(accept_lost_rows='in') ("
+        in ended(Run.start(plan, "latest", False, [])).hint
+    )
