@@ -26,7 +26,7 @@ from spark_ckpt.errors import ConfigInvalid, EpochNotFound
 
 # Above every epoch: a reader of undone rows is an orphan of each epoch of its sender, so the search takes it back.
 UNDONE = 2**62
-"""Number of the sender's epoch that stands for rows which the sender has undone already."""
+"""Number of the sender's epoch that stands for rows which the sender has undone already, or cannot complete."""
 
 LINE = "line-"
 
@@ -62,8 +62,8 @@ class Input:
     @property
     def lost(self) -> Collection[int]:
         """Epochs whose rows a reader can no longer get."""
-        deleted = range(1, self.deleted + 1)
-        return {*deleted, *self.damaged} if self.damaged else deleted
+        # The last deleted one stands for all: every kept epoch of the sender is after it, and there may be millions.
+        return {self.deleted, *self.damaged} - {0} if self.damaged else range(1, self.deleted + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,5 +368,5 @@ def _sentence(step: LineStep) -> str:
         return f"{back}: {gone}, and {other} at epoch {other_epoch} has not read them"
     assert step.channel is not None  # noqa: S101 - an orphan came over a channel
     if step.left.received.get(step.channel, 0) == UNDONE:
-        return f"{back}: it has read rows that {other} has undone"
+        return f"{back}: it has read rows that {other} has undone, or a part of a damaged epoch"
     return f"{back}: it has read epoch {step.first} of {other}, which is not in epoch {other_epoch} of {other}"

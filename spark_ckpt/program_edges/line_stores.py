@@ -263,6 +263,9 @@ def _read_up_to(manifest: Manifest, source: str, sender: ProgramStore, edge: str
         case Standing.GONE if not position.whole:
             # Its rest is deleted: rows of this epoch are missing, as if none had been read.
             return position.epoch - 1
+    if not position.whole and position.epoch in sender.damaged(edge):
+        # The reader never gets its rest, and what it has would come twice from a sender before it.
+        return UNDONE
     return position.epoch
 
 

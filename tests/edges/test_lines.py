@@ -109,6 +109,13 @@ def test_rows_that_are_deleted_before_they_are_read_end_a_line() -> None:
         greatest({**PAIR, "totals": reader} | {"orders": program("orders", CutEpoch(3, 30))})
 
 
+def test_the_rows_that_are_gone_beside_a_damaged_epoch_are_few() -> None:
+    """Each search looks at all of them, and a sender that runs for months has deleted millions of epochs."""
+    sent = Input("orders", "out", deleted=10_000_000, damaged=frozenset({10_000_003}))
+    assert set(sent.lost) == {10_000_000, 10_000_003}
+    assert set(Input("orders", "out", damaged=frozenset({3})).lost) == {3}
+
+
 def test_a_time_limits_every_program() -> None:
     assert to_target(PAIR, "1970-01-01T00:00:00.025").epochs == {"orders": 2, "totals": 2}
     assert to_target(PAIR, "1970-01-01T00:00:00.020Z").epochs == {"orders": 2, "totals": 1}

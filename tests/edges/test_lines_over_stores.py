@@ -437,6 +437,22 @@ def test_no_line_lets_a_reader_miss_the_rows_of_a_damaged_epoch(command: Command
     assert any("epoch 3 are deleted or damaged" in each for each in planned["reasons"])
 
 
+def test_no_line_leaves_a_reader_within_a_damaged_epoch(command: CommandLine, tmp_path: Path) -> None:
+    """It has one of two files of epoch 2, and never gets the other one."""
+    orders = ProgramKit(tmp_path, "orders")
+    totals = ProgramKit(tmp_path, "totals", orders)
+    for files in (1, 2, 2):
+        orders.commit()
+        if orders.base < 3:
+            totals.read(orders)
+            totals.positions["orders"] = totals.positions["orders"].model_copy(update={"of": files})
+            totals.commit()
+    damage(orders, 2)
+    lines = command("line", orders.store.location.uri, totals.store.location.uri, "--json").json["lines"]
+    assert [each["epochs"] for each in lines] == [{"orders": 1, "totals": 1}]
+    assert "a part of a damaged epoch" in lines[0]["reasons"][0]
+
+
 def test_a_damaged_newest_epoch_is_said(command: CommandLine, trio: Trio) -> None:
     damage(trio.orders, 4)
     assert "CKPT_EPOCH_DAMAGED" in command("line", *trio.uris).err
