@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from spark_ckpt.epochs.lines import Line, epochs_at, greatest
 from spark_ckpt.epochs.records import Manifest, Position
-from spark_ckpt.errors import EpochNotFound
+from spark_ckpt.errors import UNREADABLE, EpochNotFound
 from spark_ckpt.program_edges.following import position_of
 from spark_ckpt.program_edges.line_stores import ProgramStore, StoreLines
 
@@ -24,7 +24,7 @@ class EdgeAtMoment:
 
     - `doubled`: the reader has them, and the sender sends them again.
     - `in_transit`: sent and not read; the edge keeps them. A channel that keeps nothing would lose them.
-    - `lost_epochs`: number of the sender's epochs that the reader has not read and retention has deleted.
+    - `lost_epochs`: number of the sender's epochs that the reader has not read, and that are deleted or damaged.
     """
 
     sender: str
@@ -98,6 +98,7 @@ class _Counted:
         whole = position.epoch if position.whole else position.epoch - 1
         # `oldest` is the newest epoch with rows that retention has deleted; the moment may lie before it.
         lost = max(0, min(oldest, self.sent_up_to) - whole)
+        lost += sum(epoch > max(oldest, whole) for epoch in waiting & self.sender.damaged(self.edge))
         return EdgeAtMoment(self.sender.name, reader, self.edge, doubled, in_transit, lost)
 
     def _branch(self, epoch: int) -> set[int]:
@@ -106,11 +107,11 @@ class _Counted:
         return {brief.epoch for brief in known.lineage(epoch)} if epoch in known.by_id else set()
 
     def _rows(self, epoch: int, position: Position, read: bool) -> int:
-        """Return the rows of an epoch that are read, or those that are not. 0 if its manifest is deleted."""
+        """Return the rows of an epoch that are read, or those that are not. 0 if its manifest is deleted or damaged."""
         store = self.sender.store
         try:
             files = store.staged(self.edge).staged(store.log.manifest(epoch))
-        except EpochNotFound:
+        except UNREADABLE:
             return 0
         # The position is within one epoch at most; of the others all files are read, or none.
         begun = position.files if epoch == position.epoch else len(files) if read else 0

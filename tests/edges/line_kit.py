@@ -8,6 +8,7 @@ from pathlib import Path
 
 from spark_ckpt.epochs.records import Holder, Manifest, Position, SinkAck, StagedFileRecord, StagedOutput
 from spark_ckpt.store.store import Store
+from tests.store.store_world import rewrite
 
 ELSEWHERE = Holder(host="another-host", boot_id="b", pid=1, pid_start=1, name="test")
 
@@ -73,6 +74,15 @@ class ProgramKit:
     def forget(self, *kept: int) -> None:
         """Keep these epochs only."""
         self.store.log.shorten(lambda state: set(kept))
+
+    def damage(self, epoch: int) -> None:
+        """Damage the manifest of an epoch."""
+        local = self.store.location.local
+        assert local is not None
+        rewrite(
+            local,
+            lambda row: row | {"body": row["body"].replace("a", "b")} if row["epoch"] == epoch else row,
+        )
 
     def stop(self) -> None:
         self.store.log.release(self.store.log.state().incarnation, "stopped")

@@ -16,7 +16,6 @@ from spark_ckpt.store.location import Location
 from spark_ckpt.store.stage_folder import Stages, record_stages
 from tests.cli.cli_world import CommandLine
 from tests.edges.line_kit import ELSEWHERE, ProgramKit
-from tests.store.store_world import rewrite
 
 
 @pytest.fixture
@@ -410,18 +409,10 @@ def test_lines_are_listed_while_retention_drops_epochs(
     assert {each["epochs"]["orders"] for each in lines} == {4}
 
 
-def damage(program: ProgramKit, epoch: int) -> None:
-    """Damage the manifest of an epoch."""
-    rewrite(
-        program.store.location.local,
-        lambda row: row | {"body": row["body"].replace("a", "b")} if row["epoch"] == epoch else row,
-    )
-
-
 @pytest.mark.parametrize("epoch", [1, 2])
 def test_a_damaged_old_epoch_is_in_no_line_and_hides_no_other(command: CommandLine, trio: Trio, epoch: int) -> None:
     trio.stop()
-    damage(trio.orders, epoch)
+    trio.orders.damage(epoch)
     lines = command("line", *trio.uris, "--json").json["lines"]
     assert lines[0]["epochs"] == {"orders": 4, "totals": 4, "alerts": 4}
     assert epoch not in {each["epochs"]["orders"] for each in lines}
@@ -431,7 +422,7 @@ def test_a_damaged_old_epoch_is_in_no_line_and_hides_no_other(command: CommandLi
 
 def test_no_line_lets_a_reader_miss_the_rows_of_a_damaged_epoch(command: CommandLine, trio: Trio) -> None:
     trio.stop()
-    damage(trio.orders, 3)
+    trio.orders.damage(3)
     planned = command("restore", *trio.uris, "--to", "totals@2", "--dry-run", "--json").json
     assert planned["epochs"] == {"orders": 2, "totals": 2, "alerts": 2}
     assert any("epoch 3 are deleted or damaged" in each for each in planned["reasons"])
@@ -447,14 +438,14 @@ def test_no_line_leaves_a_reader_within_a_damaged_epoch(command: CommandLine, tm
             totals.read(orders)
             totals.positions["orders"] = totals.positions["orders"].model_copy(update={"of": files})
             totals.commit()
-    damage(orders, 2)
+    orders.damage(2)
     lines = command("line", orders.store.location.uri, totals.store.location.uri, "--json").json["lines"]
     assert [each["epochs"] for each in lines] == [{"orders": 1, "totals": 1}]
     assert "a part of a damaged epoch" in lines[0]["reasons"][0]
 
 
 def test_a_damaged_newest_epoch_is_said(command: CommandLine, trio: Trio) -> None:
-    damage(trio.orders, 4)
+    trio.orders.damage(4)
     assert "CKPT_EPOCH_DAMAGED" in command("line", *trio.uris).err
 
 

@@ -74,6 +74,15 @@ def test_rows_that_retention_has_deleted_unread_are_lost(tmp_path: Path) -> None
     assert cut.line is None
 
 
+def test_an_unread_epoch_whose_manifest_is_damaged_is_lost(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, slow_s=-2)
+    for epoch in (2, 3):  # the reader has all of epoch 2
+        pair.orders.damage(epoch)
+    cut = pair.cut()
+    assert cut.edges == (edge(in_transit=1, lost_epochs=1),)
+    assert not cut.consistent
+
+
 def test_the_rest_of_an_epoch_that_retention_has_deleted_is_lost(tmp_path: Path) -> None:
     orders = ProgramKit(tmp_path, "orders")
     totals = ProgramKit(tmp_path, "totals", orders)
