@@ -158,7 +158,7 @@ def test_a_re_created_source_topic_with_as_many_records_is_not_read_from_the_mid
     assert world.got() == [b"a", b"a", b"m", b"n"]
 
 
-@pytest.mark.long  # in the gate: a re-created topic in test_source.py, and a sink's topic below
+@pytest.mark.long  # in the gate: a re-created topic in test_source.py, and tests/runtime/test_source_watch.py
 @pytest.mark.parametrize("more", [3, 0])
 def test_a_source_topic_re_created_under_a_running_job_ends_it_and_is_read_once_after_its_confirmation(
     world: World, monkeypatch: pytest.MonkeyPatch, more: int
@@ -274,7 +274,7 @@ def test_the_identity_of_a_topic_costs_one_answer_of_the_broker(world: World) ->
     assert min(took_s) < 5
 
 
-@pytest.mark.long  # in the gate: tests/simulator/test_spark_operated.py
+@pytest.mark.long  # in the gate: tests/runtime/test_spark_incarnation_identities.py, and test_sink_conformance.py
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_the_error_of_a_sink_topic_re_created_under_a_job_names_the_next_start(world: World, lanes: int) -> None:
     world.put(b"a")

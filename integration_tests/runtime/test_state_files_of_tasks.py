@@ -33,7 +33,7 @@ def run(bench: Bench, tasks: int, value: int) -> ckpt.Run:
     return drain(job)
 
 
-@pytest.mark.long  # in the gate: tests/runtime/test_shared_state_files.py; other numbers of key groups in test_restarts.py
+@pytest.mark.long  # in the gate: tests/runtime/test_shared_state_files.py; other numbers of tasks in test_jobs.py
 def test_files_of_an_epoch_grow_with_tasks_and_runs_with_other_numbers_of_tasks_restore_from_them(bench: Bench) -> None:
     for tasks, value in [(2, 1), (3, 10), (1, 100)]:
         epoch = run(bench, tasks, value).epochs()[-1].epoch

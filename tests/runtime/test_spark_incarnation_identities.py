@@ -8,7 +8,7 @@ from incarnation_kit import Bench, FakeSource, eventually
 from spark_ckpt.coordination.messages import Outcome
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.records import SinkIdentity
-from spark_ckpt.errors import PublishConflict
+from spark_ckpt.errors import IdentityChanged, PublishConflict
 from spark_ckpt.plan.graph import SourceNode
 
 
@@ -60,6 +60,19 @@ def test_a_sink_that_cannot_say_which_one_it_is_still_ends_the_job_with_its_conf
     incarnation.driver.request_savepoint("s")
     incarnation.epoch(2, 1)
     assert isinstance(incarnation.ended().error, PublishConflict)
+
+
+def test_a_sink_that_is_re_created_under_a_running_job_ends_it_with_the_start_for_the_new_one(bench):
+    """A topic that is deleted takes its marker along, so that the publisher finds a conflict."""
+    bench.sink.identity = lambda spark: {"topic out": "2"}
+    bench.sink.script = [PublishConflict("there is no marker", sink="out")]
+    incarnation = bench.begin(standing=Standing(sinks={"out": SinkIdentity(parts={"topic out": "1"})}))
+    incarnation.driver.request_savepoint("s")
+    incarnation.epoch(2, 1)
+    error = incarnation.ended().error
+    assert isinstance(error, IdentityChanged)
+    assert {"recorded": "topic out 1", "found": "topic out 2", "restore": 1}.items() <= error.context.items()
+    assert "job.start(restore=1, accept_new_sink='out')" in error.hint
 
 
 def test_a_replaced_sink_begins_without_the_old_ones_markers(bench):
