@@ -121,10 +121,12 @@ def adopt(
     if outbox is not None:
         return _adopt_outbox(request, target, sessions, outbox)
     taking = planned(request)
-    before = _refuse_used(target)
+    _refuse_used(target)
     # Before the store is created: without Java nothing may be left behind.
     spark = sessions() if taking.operators else None
     _refuse_running(taking, wait)
+    # Once more: another process may have adopted into it during the wait, and its job may have begun.
+    before = _refuse_used(target)
     store = Store.open(target.store, target.job, target.storage_options)
     # Not "latest": a store that was begun is no start for a job, see ADOPTING.
     point = store.log.begin_incarnation(current_holder(ADOPTING), BEGINNING, _LEASE_MS)

@@ -163,6 +163,19 @@ def test_a_query_that_writes_while_it_is_watched_is_refused(tmp_path):
     assert not (tmp_path / "store").exists()
 
 
+def test_a_store_that_another_command_fills_while_the_query_is_watched_is_refused(tmp_path):
+    """Else the store would be restored to its beginning, and the query adopted a second time."""
+    query = clicks(WrittenQuery(tmp_path / "query"), 10)
+
+    def meanwhile() -> None:
+        adopted(query, tmp_path)
+
+    with pytest.raises(StoreForeign, match="was adopted into this store already, as epoch 1"):
+        adopt(AdoptRequest(str(query.folder), ["clicks"]), target(tmp_path), no_session, meanwhile)
+    log_state = opened(tmp_path).log.state()
+    assert (log_state.latest, log_state.incarnation) == (1, 1)
+
+
 def test_an_adoption_needs_neither_java_nor_pyspark(tmp_path):
     query = clicks(WrittenQuery(tmp_path / "query"), 10, 20)
     code = (
