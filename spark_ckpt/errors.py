@@ -184,7 +184,7 @@ class Fenced(CkptError):
 
 
 class HandoverFailed(CkptError):
-    """A job could not be handed over: no driver runs it, no standby waits, or one of them did not act in time."""
+    """A job could not be handed over: no driver runs it, no standby waits, or one of them failed or did not act in time."""
 
     condition = "CKPT_HANDOVER_FAILED"
     exit_code = 4

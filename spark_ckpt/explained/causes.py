@@ -124,7 +124,7 @@ _STORES: Mapping[str, ErrorCause] = {
         "second deployment of the job. To keep a second driver as a reserve, start it with `job.start(standby=True)`.",
     ),
     "CKPT_HANDOVER_FAILED": ErrorCause(
-        "No driver runs the job, no standby waits, or one of them did not answer in time.",
+        "No driver runs the job, no standby waits, or one of them failed or did not answer in time.",
         "Run `spark-ckpt lease STORE` to see the driver and the standbys. Start a standby with "
         "`job.start(standby=True)`, then hand over again.",
     ),
