@@ -57,7 +57,7 @@ def place(modules: Path, tmp_path: Path) -> Query:
     return Query(tmp_path, write_module(modules, tmp_path))
 
 
-@pytest.mark.long  # in the gate: tests/simulator/test_outbox_format_world.py
+@pytest.mark.long  # in the gate: tests/simulator/test_outbox_format_world.py, and a second start below
 def test_every_row_is_in_the_table_once_over_several_starts(spark: SparkSession, place: Query) -> None:
     assert place.run(windows(spark, place.inbox), "gold") == ""
     write_files(place.inbox, range(4, 6))
@@ -108,7 +108,6 @@ def test_output_mode_complete_is_refused(spark: SparkSession, place: Query) -> N
         query.awaitTermination(300)
 
 
-@pytest.mark.long  # in the gate: tests/simulator/test_outbox_format_world.py
 def test_a_batch_that_runs_again_is_discarded_and_published(spark: SparkSession, place: Query) -> None:
     """As if Spark had died right before its commit, without new input afterwards."""
     assert place.run(windows(spark, place.inbox), "gold") == ""
