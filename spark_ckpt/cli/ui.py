@@ -11,7 +11,7 @@ import typer
 
 from spark_ckpt.cli.options import StorageOptions, pairs
 from spark_ckpt.cli.output import flush, print_line
-from spark_ckpt.errors import EnvironmentUnfit, StoreOutage
+from spark_ckpt.errors import CkptError, EnvironmentUnfit
 from spark_ckpt.store.stage_folder import stores_below
 
 _YOUNG = 100_000
@@ -55,6 +55,6 @@ def ui(
 
 
 def _stores_of(uri: str, options: Mapping[str, str]) -> list[str]:
-    with suppress(StoreOutage):
+    with suppress(CkptError):
         return stores_below(uri, options)
-    return [uri]  # the page shows the outage, and the store after it
+    return [uri]  # the page shows the error beside the other stores, and the store after an outage

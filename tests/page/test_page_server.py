@@ -12,7 +12,9 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 from page_world import HOSTILE, Elements, reported_world
 
+from spark_ckpt.cli.app import exit_code
 from spark_ckpt.errors import ConfigInvalid
+from spark_ckpt.observability.page import serving
 from spark_ckpt.observability.page.server import state_at
 from spark_ckpt.observability.page.serving import PageServer
 from tests.cli.cli_world import three_epochs
@@ -55,6 +57,24 @@ def test_several_jobs_are_listed_although_one_cannot_be_read(server):
     status, jobs = answered(server, "/api/jobs")
     assert (status, [each.get("latest") for each in jobs]) == (200, [3, 3, None])
     assert "CKPT_STORE_FOREIGN" in jobs[2]["error"]
+
+
+def test_a_folder_whose_stages_cannot_be_read_leaves_the_page_of_the_other_stores(world, tmp_path, monkeypatch):
+    shown = []
+
+    class Server:
+        url = ""
+
+        def __init__(self, stores, *others):
+            shown.extend(stores)
+
+        def run(self):
+            pass
+
+    monkeypatch.setattr(serving, "PageServer", Server)
+    (tmp_path / "stages.json").write_text("{")
+    assert exit_code(["ui", str(tmp_path), world.store.location.uri]) == 0
+    assert shown == [str(tmp_path), world.store.location.uri]
 
 
 def test_a_page_is_served_although_the_programs_output_is_closed(world, monkeypatch):
