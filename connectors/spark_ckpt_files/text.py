@@ -99,14 +99,18 @@ class Bad:
 
 def parse_tolerant(records: Records, parse: Parser) -> Iterator[Rows | Bad]:
     """Yield every record in order, as part of good rows or as a bad record."""
-    try:
-        yield Rows(parse(records), records.lines)
-    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-        if len(records) == 1:
-            yield Bad(int(records.lines[0]), records.text(0), _reason(error))
-            return
-        for first, last in pairwise(_cuts(error, len(records))):
-            yield from parse_tolerant(records.part(first, last), parse)
+    parts = [records]
+    # A list, since calls within calls, one for each bad record, would end at Python's limit.
+    while parts:
+        part = parts.pop()
+        try:
+            found: Rows | Bad = Rows(parse(part), part.lines)
+        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+            if len(part) > 1:
+                parts += [part.part(first, last) for first, last in pairwise(_cuts(error, len(part)))][::-1]
+                continue
+            found = Bad(int(part.lines[0]), part.text(0), _reason(error))
+        yield found
 
 
 def _cuts(error: Exception, count: int) -> list[int]:

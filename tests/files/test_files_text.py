@@ -241,6 +241,13 @@ def test_stray_quotes_and_quoted_fields_are_read_in_one_go() -> None:
     assert names == ['5" pipe', '5" pipe, 6" pipe', "x", 'a"b"c', None, "y" * 200_000]
 
 
+def test_a_file_may_have_more_bad_records_than_python_has_calls(tmp_path: Path) -> None:
+    line = b'1,"never closed,'
+    rows = rows_of(tmp_path, b"\n".join([line] * 1_200 + [b"2,x,"]))
+
+    assert [row["_corrupt_record"] for row in rows] == [line.decode()] * 1_200 + [None]
+
+
 def test_line_ends_inside_quotes_belong_to_the_record_if_multiline(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, b'1,"a\nb",\n2,"say ""x""\n",\n3,c,\n', multiline=True)
 
