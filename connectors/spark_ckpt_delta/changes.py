@@ -413,12 +413,16 @@ def check_readable(table: str, features: Sequence[str], version: int) -> None:
 
 
 def check_mapping(table: str, configuration: Mapping[str, str | None], schema: Mapping[str, Any]) -> None:
-    """Refuse columns that have other names in the files than in the table. Raises `SourceInvalid`. `schema`: as JSON."""
+    """Refuse columns that may have other names in the files than in the table. Raises `SourceInvalid`. `schema`: as JSON."""
     mode = configuration.get("delta.columnMapping.mode") or "none"
-    # A table that got column mapping later keeps the names of its columns in its files, until one is renamed or added.
-    if mode != "none" and (names := ", ".join(_named_otherwise(schema))):
+    # A table that got column mapping later, always by name, keeps the names of its columns in its files, until one is renamed
+    # or added. By id, a file may have any names: those of a converted Iceberg table have the names of their time.
+    named = [] if mode == "none" else [*_named_otherwise(schema)]
+    if named or mode not in ("none", "name"):
+        columns = ", ".join(named) or "any column"
         raise SourceInvalid(
-            f"{table} uses column mapping ({mode}), and its files have other names for {names}, which this source does not read",
+            f"{table} uses column mapping ({mode}), and its files may have other names for {columns}, which this source does "
+            "not read",
             hint=f"read a copy of the table without delta.columnMapping.mode{_IN_A_NEW_STORE}",
         )
 

@@ -126,8 +126,8 @@ class DeltaSource:
     A timestamp without a zone in a partition column is local to the session's time zone, as in Spark. deltalake writes
     such values in UTC: read them in a session with the zone UTC. CHAR(n) columns are padded with spaces, as in Spark.
 
-    The source raises an error for columns that column mapping gave other names in the files, for files with deletion vectors,
-    and for other features that change the meaning of a file. The error names the feature.
+    The source raises an error for columns that column mapping gave other names in the files, for column mapping by id, for
+    files with deletion vectors, and for other features that change the meaning of a file. The error names the feature.
     """
 
     def __init__(
