@@ -1,6 +1,7 @@
 import datetime as dt
 from decimal import Decimal
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ from pyspark.sql.types import (
 
 from spark_ckpt.tasks.failures import OutputInvalid
 from spark_ckpt.tasks.rows import arrow_schema
-from spark_ckpt.tasks.state.python_values import to_arrow, to_python
+from spark_ckpt.tasks.state.python_values import fraction_finder, to_arrow, to_python
 
 POINT = StructType([StructField("x", LongType()), StructField("at", TimestampType())])
 AT = dt.datetime(2024, 3, 31, 12, 30, 15, 123456)
@@ -88,3 +89,18 @@ def test_a_value_that_does_not_fit_is_named_with_its_column(kind, value):
     with pytest.raises(OutputInvalid, match="state column 'v'") as failure:
         through(kind, [None, value])
     assert repr(value) in str(failure.value)
+
+
+class Whole(np.ndarray):
+    """Numbers that are not looked at one by one."""
+
+    def __iter__(self):
+        raise AssertionError
+
+
+def test_fractions_are_looked_for_by_the_type_of_an_array():
+    found = fraction_finder(ArrayType(LongType()))
+    assert found is not None
+    assert not found(np.arange(3).view(Whole))
+    assert found(np.array([1, 2.5])) and found([1, None, np.float32(0.5)])
+    assert not found([1, None, 2.0, float("nan")])

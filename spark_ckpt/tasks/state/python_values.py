@@ -79,17 +79,36 @@ def fraction_finder(kind: DataType) -> Callable[[object], bool] | None:
     None for a type without whole numbers. NaN is no fraction.
     """
     if isinstance(kind, IntegralType):
-        return lambda value: isinstance(value, float | np.floating) and bool(value % 1 > 0)
+        return lambda value: isinstance(value, _FLOATS) and bool(value % 1 > 0)
     if isinstance(kind, StructType):
         parts = [(at, name, each) for at, name in enumerate(kind.names) if (each := fraction_finder(kind[at].dataType))]
         return (lambda value: _fraction_in(value, parts)) if parts else None
     if isinstance(kind, ArrayType):
-        inner = fraction_finder(kind.elementType)
-        return None if inner is None else lambda values: isinstance(values, Iterable) and any(map(inner, values))
+        inner = _finder_among(kind.elementType)
+        return None if inner is None else lambda values: isinstance(values, Iterable) and inner(values)
     if isinstance(kind, MapType):
-        item = fraction_finder(kind.valueType)
-        return None if item is None else lambda pairs: isinstance(pairs, Mapping) and any(map(item, pairs.values()))
+        item = _finder_among(kind.valueType)
+        return None if item is None else lambda pairs: isinstance(pairs, Mapping) and item(pairs.values())
     return None
+
+
+_FLOATS = (float, np.floating)
+
+
+def _finder_among(kind: DataType) -> Callable[[Iterable[object]], bool] | None:
+    if isinstance(kind, IntegralType):
+        return _fraction_among
+    each = fraction_finder(kind)
+    return None if each is None else lambda values: any(map(each, values))
+
+
+def _fraction_among(values: Iterable[object]) -> bool:
+    # By their types: a call for each number of a long array takes a multiple of Arrow's conversion.
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iu":
+        return False
+    if not any(issubclass(each, _FLOATS) for each in set(map(type, values))):
+        return False
+    return any(isinstance(each, _FLOATS) and bool(each % 1 > 0) for each in values)
 
 
 def _fraction_in(value: object, parts: Sequence[tuple[int, str, Callable[[object], bool]]]) -> bool:
