@@ -6,6 +6,7 @@ because the serialisers do.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -76,8 +77,16 @@ class Values:
         return _encoding(self, f"{topic}-value")(value)
 
 
-_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-"""Confluent's own choice depends on the installed packages: it writes NaN as a word that is no JSON, or as null."""
+def _time_text(value: object) -> str:
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    raise TypeError(f"JSON has no {type(value).__name__}")
+
+
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_time_text)
+"""Confluent's own choice depends on the installed packages: it writes NaN as a word that is no JSON, or as null, and times as
+texts like these, or not at all.
+"""
 
 _BOTH = "ckpt_decoded"
 _PLACE = ("topic", "partition", "offset")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 
 import pyarrow as pa
@@ -229,6 +230,15 @@ def test_a_number_that_json_lacks_is_refused_not_written_as_a_word_or_null(serve
     with pytest.raises(BadRecord, match="a value cannot be encoded"):
         encoded_batch(values, "orders-value", pa.array([{"x": value}]))
     assert encoded_batch(values, "orders-value", pa.array([{"x": 2.5}]))[0].as_py().endswith(b'{"x":2.5}')
+
+
+def test_times_are_texts_in_json_whatever_packages_are_installed(server):
+    at = dt.datetime(2024, 1, 2, 3, 4, 5, 678, dt.UTC)
+    values = JsonSchema(server.url, ANYTHING, StructType().add("at", "timestamp").add("day", "date"))
+    (written,) = encoded_batch(values, "orders-value", pa.array([{"at": at, "day": at.date()}])).to_pylist()
+    assert json.loads(written[5:]) == {"at": "2024-01-02T03:04:05.000678+00:00", "day": "2024-01-02"}
+    with pytest.raises(BadRecord, match="JSON has no bytes"):
+        encoded_batch(values, "orders-value", pa.array([{"at": b"x"}]))
 
 
 def test_the_advice_for_a_row_that_cannot_be_encoded_is_about_the_rows(server):
