@@ -23,6 +23,7 @@ from spark_ckpt.events.listener import (
     StandbyEvent,
 )
 from spark_ckpt.tasks.user_frames import user_traceback
+from spark_ckpt.wording import counted
 
 if TYPE_CHECKING:
     from spark_ckpt.epochs.records import Manifest
@@ -143,9 +144,9 @@ class Announcer:
             return
         _epoch_line_due_s[self.job] = now_s + _EPOCH_LINE_S
         # An outbox counts no input.
-        rows_in = "" if self.kind == "outbox" else f"{manifest.rows_in:,} rows in, "
-        said = (self.kind, self.job, epoch, rows_in, f"{manifest.rows_out:,}")
-        _console.info("%s %s: epoch %d committed, %s%s rows out", *said)
+        rows_in = "" if self.kind == "outbox" else f"{counted(manifest.rows_in, 'row')} in, "
+        said = (self.kind, self.job, epoch, rows_in, counted(manifest.rows_out, "row"))
+        _console.info("%s %s: epoch %d committed, %s%s out", *said)
 
     def _epoch(self, what: str, epoch: int, detail: Mapping[str, Json]) -> EpochEvent:
         self._info(epoch, what, dict(detail))

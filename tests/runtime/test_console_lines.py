@@ -41,8 +41,8 @@ def test_an_incarnation_and_an_epoch_have_a_line_each(lines):
 
 def test_an_outbox_prints_no_rows_in_which_it_does_not_count(lines):
     _, committed, printed = lines
-    committed(42, 100.0, Announcer("orders", 3, (), "outbox"))
-    assert printed() == ["outbox orders: epoch 42 committed, 5 rows out"]
+    committed(42, 100.0, Announcer("console test of an outbox", 3, (), "outbox"))
+    assert printed() == ["outbox console test of an outbox: epoch 42 committed, 5 rows out"]
 
 
 def test_the_session_prints_what_the_announcer_says():
