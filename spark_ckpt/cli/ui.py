@@ -57,4 +57,4 @@ def ui(
 def _stores_of(uri: str, options: Mapping[str, str]) -> list[str]:
     with suppress(CkptError):
         return stores_below(uri, options)
-    return [uri]  # the page shows the error beside the other stores, and the store after an outage
+    return [uri]  # the page shows the error, the other stores, and the store after an outage

@@ -109,7 +109,7 @@ def test_rows_that_are_deleted_before_they_are_read_end_a_line() -> None:
         greatest({**PAIR, "totals": reader} | {"orders": program("orders", CutEpoch(3, 30))})
 
 
-def test_the_rows_that_are_gone_beside_a_damaged_epoch_are_few() -> None:
+def test_the_rows_that_are_gone_with_a_damaged_epoch_are_few() -> None:
     """Each search looks at all of them, and a sender that runs for months has deleted millions of epochs."""
     sent = Input("orders", "out", deleted=10_000_000, damaged=frozenset({10_000_003}))
     assert set(sent.lost) == {10_000_000, 10_000_003}
