@@ -18,9 +18,10 @@ from pyspark.sql.types import LongType, StructType
 from spark_ckpt.config import JobConfig
 from spark_ckpt.connector import EpochOutput, PublishReceipt, StagePlan
 from spark_ckpt.coordination.markers import BARRIER, ControlMarker
+from spark_ckpt.coordination.messages import Outcome
 from spark_ckpt.coordination.reports import Report
 from spark_ckpt.driver import incarnation as incarnation_module
-from spark_ckpt.driver.incarnation import SparkIncarnation
+from spark_ckpt.driver.incarnation import Ending, SparkIncarnation
 from spark_ckpt.driver.job_plan import JobPlan
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.query import stage as stage_module
@@ -226,7 +227,11 @@ class Bench:
         announcer = Announcer(JOB, point.incarnation, [self.listener])
         progress = Progress(JOB)
         driver = SparkIncarnation(self.plan, point, announcer, progress, targets or {}, standing)
-        driver.begin()
+        try:
+            driver.begin()
+        except BaseException as error:  # as the supervisor does: the lease would be renewed after the test
+            driver.close(Ending(Outcome.FAILED, error, progressed=False))
+            raise
         return Spark(self, driver, self.queries[-1], progress)
 
     def overtaken(self) -> None:
