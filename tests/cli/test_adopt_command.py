@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -38,7 +40,8 @@ def test_adopt_prints_the_start_of_the_job_and_the_end_of_the_query(query, capsy
 @pytest.mark.parametrize(("more", "waited"), [([], [10]), (["--dry-run"], [])])
 def test_adopt_watches_the_checkpoint_as_long_as_rewind_apply(query, monkeypatch, more, waited):
     waits: list[float] = []
-    monkeypatch.setattr("time.sleep", waits.append)
+    own, sleep = threading.get_ident(), time.sleep
+    monkeypatch.setattr("time.sleep", lambda s: waits.append(s) if threading.get_ident() == own else sleep(s))
     store = str(query.folder.parent / "store")
     assert exit_code(["adopt", str(query.folder), store, "--job", JOB, "--source", "clicks", *more]) == 0
     assert waits == waited
