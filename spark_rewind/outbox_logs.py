@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from spark_ckpt.epochs.log_state import LogState, taken_back
 from spark_ckpt.epochs.records import Holder, Manifest, SinkAck, SparkBatch
-from spark_ckpt.epochs.restore import LATEST, REWINDING, recovery_point
+from spark_ckpt.epochs.restore import LATEST, REWINDING, REWOUND, recovery_point
 from spark_ckpt.errors import RewindQueryRuns, RewindStale, RewindUnsupported, StoreInUse
 from spark_ckpt.outbox.checkpoint import Checkpoint
 from spark_ckpt.store.epoch_log import EpochLog
@@ -109,7 +109,7 @@ def release(change: OutboxChange, identity: str) -> None:
     log = opened(change.store).log
     log_state = log.state()
     if _named(log_state, identity):
-        log.release(log_state.incarnation, "rewound")
+        log.release(log_state.incarnation, REWOUND)
 
 
 def moved_batch(change: OutboxChange, checkpoint: Path, batch: int) -> SparkBatch | None:

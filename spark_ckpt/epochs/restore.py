@@ -48,6 +48,11 @@ RESTORING_LINE = "restore to "
 Until the restore has reached all stores and frees their leases, only the restore itself begins incarnations.
 """
 
+REWOUND = "rewound"
+"""Reason for the end of the incarnation of a rewind."""
+RESTORED_LINE = "restored to "
+"""Beginning of the reason for the end of an incarnation that restored its store to a line; the target follows."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPoint:

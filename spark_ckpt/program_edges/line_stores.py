@@ -18,7 +18,7 @@ from spark_ckpt.epochs.lines import UNDONE, CutEpoch, Input, Line, Program
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.readers import Standing, standing
 from spark_ckpt.epochs.records import Manifest, Position
-from spark_ckpt.epochs.restore import RESTORING_LINE
+from spark_ckpt.epochs.restore import RESTORED_LINE, RESTORING_LINE
 from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged, EpochNotFound, StoreInUse
 from spark_ckpt.program_edges.following import position_of
 from spark_ckpt.store.holder import current_holder
@@ -129,9 +129,9 @@ def restore_line(known: StoreLines, line: Line, target: str, fence: bool) -> dic
     # No lease is freed before all stores are restored: a program that starts earlier could read rows that its sender then undoes.
     # The lease that is freed last says so first. Otherwise a second try would undo epochs of a program that started between.
     last = left[-1]
-    known.stores[last].store.log.release(done[last], f"restored to {target}", keeps=True)
+    known.stores[last].store.log.release(done[last], f"{RESTORED_LINE}{target}", keeps=True)
     for program, incarnation in done.items():
-        known.stores[program].store.log.release(incarnation, f"restored to {target}")
+        known.stores[program].store.log.release(incarnation, f"{RESTORED_LINE}{target}")
     return done
 
 

@@ -19,11 +19,10 @@ from spark_ckpt.connector import Json
 from spark_ckpt.epochs.epoch_status import PUBLISHED, UNPUBLISHED
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import EpochBrief, Kind
+from spark_ckpt.epochs.restore import RESTORED_LINE, REWOUND
 
 _OUTAGES = "[CKPT_STORE_"
-_IN_ORDER = ("", "stopped", "rewound")  # "": no reason was recorded
-_RESTORED = "restored to "
-"""Begin of the reason of an incarnation that restored its store to a line."""
+_IN_ORDER = ("", "stopped", REWOUND)  # "": no reason was recorded
 _HOUR_MS = 3_600_000
 _RECENT = 20
 _LATE = 3
@@ -79,7 +78,7 @@ def _status(log_state: LogState, runs: bool, standbys: int) -> tuple[str, str, s
         return "Running", f"the next incarnation follows after: {last.why}", "warn"
     if standbys:
         return "Standby", "no driver has the lease; a standby takes over", "warn"
-    if ended and last.why.startswith(_RESTORED):
+    if ended and last.why.startswith(RESTORED_LINE):
         return "Stopped", f"{last.why}; its lease was freed", ""
     if ended and last.why in _IN_ORDER:
         return "Stopped", "in order; its lease was freed", ""
