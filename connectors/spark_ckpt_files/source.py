@@ -158,10 +158,18 @@ class FilesSource:
         data = declared(self._schema)
         check_schema(data, self._settings.format)
         self._cleaning.check()
-        first = min(self._directory.names(), default=None)
-        if first is not None:
-            for file in self._directory.stat([first]).values():
-                check_file(self._directory, file, self._settings, arrow_schema_of(data))
+        names = self._directory.names()
+        while names:
+            first = min(names)
+            names.discard(first)
+            try:
+                for file in self._directory.stat([first]).values():
+                    return check_file(self._directory, file, self._settings, arrow_schema_of(data))
+            except SourceInvalid:
+                # Consumed files may be removed at any time, by the cleaning of a driver before, too.
+                if self._directory.stat([first]):
+                    raise
+        return None
 
     def start(self, spark: SparkSession) -> Cursor:
         """Return the beginning, or a cursor after all current files."""

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 from spark_ckpt_files import FilesSource
 from spark_ckpt_files.cleaning import Cleaning
 from spark_ckpt_files.ledger import Consumed, FileLedger
-from spark_ckpt_files.listing import Directory
+from spark_ckpt_files.listing import DataFile, Directory
 from spark_ckpt_files.offsets import Offset
 
 from spark_ckpt.connector import Cursor, Remembers
@@ -187,6 +189,24 @@ def test_an_archive_inside_the_directory_is_refused(tmp_path: Path) -> None:
 def test_an_archive_on_another_file_system_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigInvalid, match="not on the file system"):
         Cleaning(Directory(str(tmp_path / "in")), "archive", "/proc/archive").check()
+
+
+def test_a_start_checks_the_next_file_when_the_first_one_is_cleaned_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.write("b", "PAR1")
+    schema = StructType([StructField("id", LongType())])  # DDL would take a JVM
+    source = FilesSource(str(world.inbox), "csv", schema, header=False, cleanSource="delete")
+    opened = Directory.open
+
+    def clean_first(directory: Directory, file: DataFile) -> pa.NativeFile:
+        (world.inbox / "a").unlink(missing_ok=True)
+        return opened(directory, file)
+
+    monkeypatch.setattr(Directory, "open", clean_first)
+
+    with pytest.raises(SourceInvalid, match=r"b .*it is a Parquet file"):
+        source.check(SPARK)
 
 
 # -- restores ---------------------------------------------------------------------------------------------------------
