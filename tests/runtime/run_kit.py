@@ -73,7 +73,30 @@ class FakeIncarnation:
         self.bench.closed.append(ending)
 
 
+class LossySource(FakeSource):
+    """A source that continues behind lost rows; there are none."""
+
+    def past_lost(self, spark, cursor):
+        return cursor
+
+
+def sink_of(parts):
+    """Return a class of sinks with this identity."""
+
+    class IdentifiedSink(FakeSink):
+        def identity(self, spark):
+            return parts
+
+    return IdentifiedSink
+
+
 class Bench:
+    """`source_type`, `sink_type`: a test gives a class of its own more methods. Put on the shared class, they would stay
+    in the cache of `isinstance` for protocols.
+    """
+
+    source_type, sink_type = FakeSource, FakeSink
+
     def __init__(self, folder, monkeypatch):
         self.folder, self.incarnations, self.endings, self.beginnings, self.closed = folder, [], [], [], []
         self.has_drained = self.hands_over = False
@@ -86,8 +109,8 @@ class Bench:
 
     def plan(self, sinks=("out",), source="in", operator=None, **settings):
         config = JobConfig.of({"max_failed_epochs": 2} | settings, {})
-        node = SourceNode(source, FakeSource(), SCHEMA)
-        bindings = [SinkBinding(name, FakeSink(), node, SCHEMA) for name in sinks]
+        node = SourceNode(source, self.source_type(), SCHEMA)
+        bindings = [SinkBinding(name, self.sink_type(), node, SCHEMA) for name in sinks]
         plans = {name: StagePlan() for name in sinks}
         return JobPlan(_LOCAL, JOB, config, self.store, bindings, [node], [operator] if operator else [], 1, plans)
 

@@ -168,10 +168,15 @@ def test_a_restore_to_before_a_replacement_does_not_check_the_new_sources_cursor
     assert source.checked == []
 
 
+class Behind9(FakeSource):
+    def past_lost(self, spark, cursor):
+        return {"n": 9}
+
+
 def test_the_advice_of_a_run_repeats_no_confirmation_that_its_epochs_have(tmp_path, monkeypatch):
     """A new sink whose topic has no id yet would count as replaced once more."""
     bench = Bench(tmp_path, monkeypatch)
-    monkeypatch.setattr(FakeSource, "past_lost", lambda source, spark, cursor: {"n": 9}, raising=False)
+    bench.source_type = Behind9
     bench.decide(1, cursors={"in": {"n": 5}})
     bench.endings = [failed(progressed=True, error=RowsLost("rows are gone"))]
     plan = replace(

@@ -7,8 +7,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from incarnation_kit import JOB, SCHEMA, WAIT_S, FakeSink, FakeSource, an_operator, eventually
-from run_kit import STOPPED, Bench, FakeIncarnation, ended, failed
+from incarnation_kit import JOB, SCHEMA, WAIT_S, FakeSource, an_operator, eventually
+from run_kit import STOPPED, Bench, FakeIncarnation, LossySource, ended, failed, sink_of
 
 from spark_ckpt.coordination.messages import Outcome
 from spark_ckpt.driver import run as run_module
@@ -83,22 +83,24 @@ def test_a_failure_leads_to_a_new_incarnation(bench):
     assert [each.incarnation for each in bench.incarnations] == [1, 2]
 
 
-def refuse_its_start(source, spark):
-    raise StartOutOfRange("the topic begins later")
+class SourceWithoutStart(FakeSource):
+    def start(self, spark):
+        raise StartOutOfRange("the topic begins later")
+
+    def columns(self, spark):
+        return SCHEMA
 
 
-def test_a_new_source_whose_start_is_gone_is_refused_before_an_incarnation(bench, monkeypatch):
-    monkeypatch.setattr(FakeSource, "start", refuse_its_start)
-    monkeypatch.setattr(FakeSource, "columns", lambda source, spark: SCHEMA, raising=False)
+def test_a_new_source_whose_start_is_gone_is_refused_before_an_incarnation(bench):
+    bench.source_type = SourceWithoutStart
     with pytest.raises(StartOutOfRange):
         bench.run(STOPPED)
     assert bench.store.log.state().incarnation == 0
 
 
-def test_a_source_with_an_epoch_needs_its_start_no_more(bench, monkeypatch):
+def test_a_source_with_an_epoch_needs_its_start_no_more(bench):
     bench.decide(1, cursors={"in": {"n": 5}})
-    monkeypatch.setattr(FakeSource, "start", refuse_its_start)
-    monkeypatch.setattr(FakeSource, "columns", lambda source, spark: SCHEMA, raising=False)
+    bench.source_type = SourceWithoutStart
     assert ended(bench.run(STOPPED)) is None
 
 
@@ -157,18 +159,18 @@ def test_a_source_that_the_job_has_cannot_be_dropped(bench):
 
 
 @pytest.mark.parametrize(("progressed", "kept"), [(False, {"in"}), (True, set())], ids=["no epoch yet", "an epoch"])
-def test_a_confirmed_loss_is_confirmed_until_an_epoch_is_behind_it(bench, monkeypatch, progressed, kept):
+def test_a_confirmed_loss_is_confirmed_until_an_epoch_is_behind_it(bench, progressed, kept):
     """Rows that the source loses days later, while the run continues, are another loss."""
-    monkeypatch.setattr(FakeSource, "past_lost", lambda source, spark, cursor: cursor, raising=False)
+    bench.source_type = LossySource
     bench.endings = [failed(progressed), STOPPED]
     plan = replace(bench.plan(), confirmed=Confirmed(lost_rows=frozenset({"in"})), found=Found({"in": {}}, {}))
     assert ended(Run.start(plan, "latest", False, [])) is None
     assert [set(each.plan.confirmed.lost_rows) for each in bench.incarnations] == [{"in"}, kept]
 
 
-def test_a_new_sink_is_new_once_also_if_its_topic_has_no_id_yet(bench, monkeypatch):
+def test_a_new_sink_is_new_once_also_if_its_topic_has_no_id_yet(bench):
     """A restart before the first publish must not take the rows of its own epoch for those of the sink before."""
-    monkeypatch.setattr(FakeSink, "identity", lambda sink, spark: NO_TOPIC, raising=False)
+    bench.sink_type = sink_of(NO_TOPIC)
     bench.decide(1, sink_identities={"out": SinkIdentity(parts={**NO_TOPIC, "topic id": "a"})})
     rows = StagedFileRecord(path="f", size_bytes=1, rows=1, lane=0, batch=0, task=0, part=0)
     bench.store.staged("out").location.write_bytes("f", b"x")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from incarnation_kit import ELSEWHERE, JOB, WAIT_S, FakeSink, FakeSource, eventually
-from run_kit import Bench, ended, failed
+from incarnation_kit import ELSEWHERE, JOB, WAIT_S, FakeSink, eventually
+from run_kit import Bench, LossySource, ended, failed, sink_of
 
 from spark_ckpt.connector import StagePlan
 from spark_ckpt.coordination.standby import TakeoverLost
@@ -148,7 +148,7 @@ def test_a_standby_takes_over_with_the_table_that_its_driver_confirmed_meanwhile
     bench, elsewhere, monkeypatch, confirmed
 ):
     tables = {number: {"kind": "delta", "table id": number} for number in ("1", "2")}
-    monkeypatch.setattr(FakeSink, "identity", lambda sink, spark: tables["2"], raising=False)
+    bench.sink_type = sink_of(tables["2"])
     # The plan of the standby's start is of the table before, which had no partitions.
     monkeypatch.setattr(FakeSink, "stage", lambda sink, schema: StagePlan(partition_by=("day",)))
     elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
@@ -175,8 +175,8 @@ def confirming(bench, confirmed, **found):
 
 
 @pytest.mark.parametrize("read_on", [True, False])
-def test_a_standbys_confirmation_of_lost_rows_counts_until_the_job_reads_on(bench, elsewhere, monkeypatch, read_on):
-    monkeypatch.setattr(FakeSource, "past_lost", lambda source, spark, cursor: cursor, raising=False)
+def test_a_standbys_confirmation_of_lost_rows_counts_until_the_job_reads_on(bench, elsewhere, read_on):
+    bench.source_type = LossySource
     elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
     run = confirming(bench, Confirmed(lost_rows=frozenset({"in"})), sources={"in": {}}, sinks={"out": {}})
     if read_on:
@@ -187,9 +187,9 @@ def test_a_standbys_confirmation_of_lost_rows_counts_until_the_job_reads_on(benc
 
 
 @pytest.mark.parametrize("replaced", [True, False])
-def test_a_standby_confirms_no_table_that_is_younger_than_its_start(bench, elsewhere, monkeypatch, replaced):
+def test_a_standby_confirms_no_table_that_is_younger_than_its_start(bench, elsewhere, replaced):
     tables = {number: {"kind": "delta", "table id": number} for number in ("1", "2", "3")}
-    monkeypatch.setattr(FakeSink, "identity", lambda sink, spark: tables["3" if replaced else "2"], raising=False)
+    bench.sink_type = sink_of(tables["3" if replaced else "2"])
     elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
     of_the_log = SinkIdentity(parts=tables["1"])
     elsewhere.commit_epoch(
