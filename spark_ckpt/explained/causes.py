@@ -49,9 +49,9 @@ _SETTINGS: Mapping[str, ErrorCause] = {
         "file, set `FilesSource(..., positions=True)`.",
     ),
     "CKPT_CONNECTOR_UNKNOWN": ErrorCause(
-        "No installed package has a connector of this name. Often the extra of the connector is not installed.",
-        "Install the extra, for example `pip install 'spark-ckpt[kafka]'`. `spark-ckpt connectors` lists the "
-        "installed connectors.",
+        "The name is misspelt, or the package that brings the connector is not installed.",
+        "Use a name that `spark-ckpt connectors` lists, or install the connector's package. Kafka, Delta and files "
+        "are part of spark_ckpt. Without its extra, a connector raises CKPT_ENVIRONMENT_UNFIT or CKPT_CONNECTOR_BROKEN.",
     ),
     "CKPT_CONNECTOR_BROKEN": ErrorCause(
         "The connector's package is incompletely installed, a package that it imports is missing, or it declares an "
