@@ -64,7 +64,8 @@ def _key_groups(store: str, operator: str, key_groups: int, as_json: bool, stora
     print_line(
         f"operator {operator}: {done.before} key groups, now {done.after}; {rows} in {total}; epoch {done.epoch}"
     )
-    print_line("where the job sets key_groups, set it to the new number")
+    # The setting holds for all operators of the job, and others may have another number.
+    print_line("where the job sets key_groups, leave it out: each operator keeps the number that the store has")
 
 
 def _partitions(store: str, partitions: int, as_json: bool, storage_option: list[str] | None) -> None:
