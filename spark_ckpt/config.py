@@ -237,7 +237,7 @@ class JobConfig(BaseModel):
         " default 60 seconds",
     )
     stages: Names = Field(
-        (), description="stages of the program that this process runs; default: all of them: `docs/stages.md`"
+        (), description="stages of the program that this process runs: `docs/stages.md`; default: all of them"
     )
     takeover: bool = Field(False, description="replace a live driver instead of refusing to start")
     standby: bool = Field(
