@@ -122,6 +122,27 @@ def test_panels_do_not_overlap_and_every_one_has_a_query():
     assert all(panel["targets"] for panel in panels)
 
 
+def alert(name):
+    """The parsed query of an alert."""
+    (rule,) = [rule for rule in RULES if rule["alert"] == name]
+    return promql_parser.parse(rule["expr"])
+
+
+def test_a_waiting_standby_is_no_job_that_has_stopped():
+    """Its metric `running` is 0 for as long as it waits."""
+    either = alert("CkptNotRunning")
+    assert (str(either.op), str(either.rhs.op)) == ("or", "unless")
+    assert "spark_ckpt_running" in either.rhs.lhs.prettify()
+    assert "spark_ckpt_standby" in either.rhs.rhs.prettify()
+
+
+def test_a_restarted_job_that_commits_nothing_is_found():
+    """Its process has no time of an epoch yet, so that a comparison with it would find nothing."""
+    silent = alert("CkptNoNewEpoch").lhs
+    assert str(silent.op) == "unless"
+    assert "spark_ckpt_last_epoch_timestamp_seconds" in silent.rhs.prettify()
+
+
 def test_there_is_an_alert_for_each_of_the_seven_failures():
     assert [rule["alert"] for rule in RULES] == [
         "CkptNoNewEpoch", "CkptNotRunning", "CkptOutage", "CkptSinkBehind", "CkptLagGrows", "CkptLineLate",
