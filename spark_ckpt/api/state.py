@@ -100,7 +100,7 @@ def state_frame(
 
     Spark reads the epoch's files itself, so the store must be reachable under the same URI for Spark.
 
-    `operator` may be one of Spark's own, as `list` names it ("dedupe", or "1:dedupe" with its number). Its rows are those
+    `operator` may be one of Spark's own, as `show` names it ("dedupe", or "1:dedupe" with its number). Its rows are those
     of Spark's state reader: `key`, `value`, `partition_id`. `options` are this reader's: `joinSide="left"`,
     `stateVarName="sum"`. If the store is in an object store, its files are first copied to a folder, which is deleted when the
     process ends: in `spark.ckpt.run.dir`, or a temporary one for a local master.
