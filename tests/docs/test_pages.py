@@ -1,3 +1,4 @@
+import importlib.util
 import re
 from pathlib import Path
 
@@ -57,6 +58,36 @@ def test_no_error_or_docstring_names_a_missing_page():
 
 def test_a_dead_link_is_found():
     assert len(dead("[a](docs/gone.md) and [b](README.md#x), see docs/lost.md", ROOT)) == 2
+
+
+def missing_imports(text: str) -> list[str]:
+    """Return the imports of a page's code blocks that fail; the connector that a page writes is left out."""
+    found = []
+    for block in re.findall(r"^ *```python\n(.*?)```", text, re.DOTALL | re.MULTILINE):
+        for module, names in re.findall(r"^ *from (?!acme)([\w.]+) import ([\w, ]+)", block, re.MULTILINE):
+            home = importlib.import_module(module)
+            wanted = [name.split(" as ")[0].strip() for name in names.split(",")]
+            found += [f"{module}.{name}" for name in wanted if not has(home, name)]
+    return found
+
+
+def has(module, name: str) -> bool:
+    """Return true for an attribute or a module below."""
+    try:
+        return hasattr(module, name) or bool(importlib.util.find_spec(f"{module.__name__}.{name}"))
+    except ModuleNotFoundError:
+        return False
+
+
+def test_code_on_the_pages_imports_names_that_exist():
+    pages = [ROOT / "README.md", *DOCS.rglob("*.md")]
+    assert [each for page in pages for each in missing_imports(page.read_text())] == []
+
+
+def test_an_import_of_a_name_that_is_gone_is_found():
+    imports = ("from checkpoint_protocols import markers", "from checkpoint_protocols.snapshots import markers")
+    page = "```python\n" + "\n".join(imports) + "\n```\n"
+    assert missing_imports(page) == ["checkpoint_protocols.markers"]
 
 
 def test_the_gate_runs_the_tests_as_the_readme_says():
