@@ -13,8 +13,8 @@ _HEAD = """# Settings
 
 Pass a setting as an argument of `Job(spark, name, store=..., ...)`, or set it as a conf key of the Spark session. If you do both,
 the argument wins. The conf key is `spark.ckpt.` and the name with dots: `spark.ckpt.publish.timeout` for `publish_timeout`. Write a
-duration as a string (`5 seconds`, `200 ms`, `2m`), or in an argument as a number of seconds. `Job` raises `CKPT_CONFIG_INVALID` for an unknown key
-and proposes the right name.
+duration as a string (`5 seconds`, `200 ms`, `2m`), or in an argument as a number of seconds. `Job` raises `CKPT_CONFIG_INVALID` for
+an unknown key and proposes the right name.
 
 | argument | default | meaning |
 |---|---|---|"""
