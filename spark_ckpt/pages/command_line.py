@@ -16,8 +16,8 @@ _WIDTH = 100
 _HEAD = """# Command line
 
 The commands read and change stores and checkpoints. Only these start a JVM: `demo`, `doctor`, `jars`, `prepare`, `rescale
---partitions`, `simulate --on-spark`, and `adopt`, `state` and `diff` for some state. Use `--json` in scripts. If a command fails, it
-prints a typed error and ends with the exit code of this error: [errors](errors.md).
+--partitions`, `simulate --on-spark`, and `adopt`, `state` and `diff` for some state. Use `--json` in scripts. If a command fails,
+it prints a typed error and ends with the exit code of this error: [errors](errors.md).
 """
 
 
