@@ -157,7 +157,7 @@ def create_table(
     if location.local is not None:
         # delta-rs creates the folders without an fsync: after a power loss a table with synced commits could be missing
         # as a whole.
-        durable.make_folder(location.local / LOG)
+        durable.make_folder(location.local / LOG, location.root)
     durable.step("commit", f"{location.uri} 0")
     try:
         DeltaTable.create(

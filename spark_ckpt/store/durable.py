@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from spark_ckpt.errors import StoreOutage
-from spark_ckpt.storage_errors import typed_errors_at
+from spark_ckpt.storage_errors import outage, typed_errors_at
 
 Step = Callable[[str, str], None]
 
@@ -74,20 +74,36 @@ def link_or_copy(source: Path, target: Path) -> None:
             os.fsync(file.fileno())
 
 
-def make_folder(path: Path) -> None:
-    """Create the folder and its ancestors durably, once per process and folder. Raises a `StoreOutage`."""
+def make_folder(path: Path, root: Path | None = None) -> None:
+    """Create the folder and its ancestors durably, once per process and folder. `root`: an ancestor that must exist.
+
+    Raises a `StoreOutage`.
+    """
     # Looked at again: a folder may have been deleted or unmounted since.
     if str(path) in durable_folders and path.is_dir():
         return
     step("mkdir", str(path))
     with typed_errors_at(str(path)):
-        path.mkdir(parents=True, exist_ok=True)
+        if root is None:
+            path.mkdir(parents=True, exist_ok=True)
+        else:
+            _make_below(path, root)
     for folder in (path, *path.parents):
         # A new folder is an entry of its parent, so the parents are synced, too. One without read permission existed
         # before.
         if os.access(folder, os.R_OK):
             _fsync(folder)
     durable_folders.add(str(path))
+
+
+def _make_below(path: Path, root: Path) -> None:
+    # One at a time: below a folder that was moved away the first one fails, and nothing takes the place to which it comes back.
+    if path != root:
+        _make_below(path.parent, root)
+        try:
+            path.mkdir(exist_ok=True)
+        except FileNotFoundError as error:
+            raise outage(str(root), FileNotFoundError("the folder is gone; was it moved away?")) from error
 
 
 def _fsync(path: Path) -> None:

@@ -58,13 +58,15 @@ class Location:
     """A folder, local or in an object store. Picklable and cheap: each process opens it at the first use.
 
     Relative local paths become absolute. Object-store URLs take `storage_options` as deltalake does; they are never
-    shown.
+    shown. `root`: folder that no write creates: a store that is moved away while a job runs must find its place free when it
+    comes back. None: writes create all folders.
 
     Raises `ConfigInvalid` for an empty location.
     """
 
     uri: str
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    root: Path | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "uri", _normalised(self.uri))
@@ -81,7 +83,7 @@ class Location:
         Each name is validated: no separators, no dots in front. Raises `ConfigInvalid`.
         """
         parts = [valid_name("folder", name) for name in names]
-        return Location("/".join([self.uri.rstrip("/"), *parts]), self.storage_options)
+        return Location("/".join([self.uri.rstrip("/"), *parts]), self.storage_options, self.root)
 
     def read_bytes(self, path: str) -> bytes:
         """Return the bytes of a file. Raises FileNotFoundError, a `StoreOutage`."""
@@ -107,7 +109,7 @@ class Location:
         checked = valid_path(path)
         with self._errors(path, writing=True):
             if self.local is not None:
-                durable.make_folder((self.local / checked).parent)
+                durable.make_folder((self.local / checked).parent, self.root)
             upload = open_upload(self.uri, self.storage_options, checked)
             stream = upload or self.handler()._handler.open_output_stream(checked)
         return DurableOutput(self, checked, cast(io.RawIOBase, stream))

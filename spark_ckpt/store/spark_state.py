@@ -114,7 +114,7 @@ class SparkStates:
         Raises `FileNotFoundError` if Spark has deleted a file meanwhile, and a `StoreOutage`.
         """
         if self.location.local is not None:
-            durable.make_folder(self.location.local)
+            durable.make_folder(self.location.local, self.location.root)
         wanted = [place for place in places if not place.endswith(_CHECKSUM)]
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
             files = tuple(pool.map(partial(self._named, state, moment, known), wanted))

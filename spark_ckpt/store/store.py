@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -30,6 +31,7 @@ from spark_ckpt.epochs.retention import (
     state_files,
 )
 from spark_ckpt.errors import EpochDamaged, LogDamaged, StoreForeign
+from spark_ckpt.store import durable
 from spark_ckpt.store.epoch_log import EpochLog, Fence, wall_ms
 from spark_ckpt.store.folders import bucket_of, delete_folder, folders
 from spark_ckpt.store.inflight import InFlight
@@ -74,7 +76,7 @@ class Store:
     def __init__(
         self, location: Location, job: str | None, now_ms: Callable[[], int] = wall_ms, kind: Kind = "job"
     ) -> None:
-        self.location = location
+        self.location = location = replace(location, root=location.local)
         self._kind: Kind = kind
         self._now_ms = now_ms
         self._lock = threading.RLock()
@@ -378,6 +380,8 @@ class Store:
                 if others & {_STATE, _EDGES, _INFLIGHT, _RUNS}
                 else "give an empty folder, or the folder of this job's store",
             )
+        if self.location.local is not None:
+            durable.make_folder(self.location.local)
         log = EpochLog.open(epochs, job, create=True, verify=self.verify, now_ms=self._now_ms, kind=self._kind)
         if log is None:
             raise StoreForeign("the epoch log could not be created", store=self.location.uri)

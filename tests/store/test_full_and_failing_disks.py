@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,11 +12,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from store_world import JOB, World
+from store_world import JOB, OPERATOR, World
 
 from integration_tests.small_disk import SmallDisk, small_disk
 from spark_ckpt.errors import StoreDenied, StoreFull, StoreIoFailed, StoreOutage, StoreReadOnly
 from spark_ckpt.store import durable
+from spark_ckpt.store.delta_log import create_table
 from spark_ckpt.store.store import Store
 
 NOBODY = 65534
@@ -160,10 +162,13 @@ def test_writing_into_a_removed_store_is_an_outage(tmp_path: Path) -> None:
     world = World(tmp_path / "store")
     world.begin()
     (tmp_path / "store").rename(tmp_path / "elsewhere")
-    for write in ("renewal", "decision", "incarnation"):
+    for write in WRITES.keys() - {"another store", "another store further down"}:
         with pytest.raises(StoreOutage):
             WRITES[write](world)
-    assert not (tmp_path / "store").exists(), "a new log below a missing mount would be accepted"
+    in_a_task = pickle.loads(pickle.dumps(world.store.state(OPERATOR).location))
+    with pytest.raises(StoreOutage):
+        create_table(in_a_task, pa.schema([("k", pa.string())]), "state")
+    assert not (tmp_path / "store").exists(), "`mv` would put the store into it, and a new log would be accepted"
     (tmp_path / "elsewhere").rename(tmp_path / "store")
     world.epoch({"a": 1})
     assert world.state_at(1) == {"a": 1}
