@@ -33,6 +33,7 @@ EVENTS = {
     "onEpochPublished": EPOCH,
     "onRetry": RetryEvent("outbox", 1, 1, "gold", "CKPT_PUBLISH_FAILED", "away", 2, 200),
     "onOutage": OutageEvent("job", 1, "CKPT_STORE_FULL", "full", 1, 1, 1, 1),
+    "onOutageOver": OutageEvent("job", 1, "CKPT_STORE_FULL", "full", 1, 1, 1, 1),
     "onStandby": StandbyEvent("job", "waits", 1, 0, "a driver", ""),
     "onMaintenance": MaintenanceEvent("job", "leased", 7, "standby-1"),
     "onHandover": LIFE,

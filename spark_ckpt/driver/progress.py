@@ -28,7 +28,9 @@ class Progress:
     _records: deque[dict[str, Json]] = field(default_factory=lambda: deque(maxlen=_KEPT))
     standby: Callable[[], dict[str, Json] | None] = lambda: None
     """State of the standby; None if this driver is none."""
-    _outage: dict[str, Json] | None = None
+    outage_ended: Callable[[OutageEvent], None] = lambda event: None
+    """Called with the last event of an outage that is over."""
+    _outage: OutageEvent | None = None
     _lag: Mapping[str, int] = field(default_factory=dict)
     _parts_ms: Mapping[str, int] = field(default_factory=dict)
     _cursors: Mapping[str, Cursor] = field(default_factory=dict)
@@ -118,22 +120,23 @@ class Progress:
 
     def outage_began(self, event: OutageEvent) -> None:
         """Record that the job waits for the end of an outage."""
-        self._outage = asdict(event)
+        self._outage = event
 
     def outage_over(self) -> None:
-        """Record that the job works."""
-        self._outage = None
+        """Record that the job works, or has ended."""
+        before, self._outage = self._outage, None
+        if before is not None:
+            self.outage_ended(before)
 
     def last(self) -> dict[str, Json] | None:
         """Return the newest record with the current `outage`.
 
         None before the first batch, unless the job waits or is a standby.
         """
-        standby = self.standby()
+        outage, standby = None if self._outage is None else asdict(self._outage), self.standby()
         if standby is not None:
-            return {"job": self.job, "standby": standby, "outage": self._outage}
+            return {"job": self.job, "standby": standby, "outage": outage}
         with self._lock:
-            outage = self._outage
             if not self._records:
                 return None if outage is None else {"job": self.job, "outage": outage}
             lag: dict[str, Json] = {"lagRows": dict(self._lag)} if self._lag else {}

@@ -33,7 +33,7 @@ from spark_ckpt.errors import (
     StopTimedOut,
     StoreOutage,
 )
-from spark_ckpt.events.announcer import in_listener_of
+from spark_ckpt.events.announcer import Announcer, in_listener_of
 from spark_ckpt.events.listener import RunListener
 from spark_ckpt.store.epoch_log import EpochLog, check_savepoint_name
 
@@ -73,6 +73,7 @@ class Run:
     ) -> None:
         self._plan = plan
         self._progress = Progress(plan.job, Bound(plan.config.max_in_flight))
+        self._progress.outage_ended = lambda event: Announcer(plan.job, event.incarnation, listeners).outage_over(event)
         self._arrivals = Arrivals(binding.name for binding in plan.bindings)
         targets = plan.sources_ends() if available_now else {}
         self._supervisor = Supervisor(plan, [self._arrivals, *listeners], self._progress, targets)

@@ -110,6 +110,10 @@ class Announcer:
         """Announce that the job waits for the end of an outage."""
         self._notify(lambda listener: listener.onOutage(event))
 
+    def outage_over(self, event: OutageEvent) -> None:
+        """Announce that the job waits no longer. `event`: the last one of the outage."""
+        self._notify(lambda listener: listener.onOutageOver(event))
+
     def stood_by(self, event: StandbyEvent) -> None:
         """Announce that a standby waits, follows an epoch, is warm or takes over."""
         detail = f"behind incarnation {event.lease_of} of {event.holder}" if event.holder else "for the first driver"

@@ -188,8 +188,11 @@ class RunListener:
     def onOutage(self, event: OutageEvent) -> None:
         """Called once per attempt while the job waits for a disk, a store or Python workers.
 
-        Afterwards `onIncarnationStarted` follows, or the run ends.
+        `onOutageOver` follows, also if the run ends.
         """
+
+    def onOutageOver(self, event: OutageEvent) -> None:
+        """Called when the job waits no longer: it works again, or the run has ended. `event`: the outage's last one."""
 
     def onStandby(self, event: StandbyEvent) -> None:
         """Called when the state of this standby changes. Called from threads of the standby."""

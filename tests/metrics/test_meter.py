@@ -158,11 +158,12 @@ def test_epochs_that_a_sink_lacks_are_counted_until_it_has_them(run):
     assert found.value("spark_ckpt_epoch_part_duration_seconds_sum", part="publish", sink="out") == 0.03
 
 
-def test_an_outage_is_reported_until_the_store_answers(run):
+def test_an_outage_is_reported_until_it_is_over(run):
     meter, scraped = run
-    meter.onOutage(OutageEvent(JOB, 3, "CKPT_STORE_FULL", "full", 10, 600_000, 1000, 1))
+    outage = OutageEvent(JOB, 3, "CKPT_STORE_FULL", "full", 10, 600_000, 1000, 1)
+    meter.onOutage(outage)
     during = scraped()
-    meter.onEpochCommitted(epoch(8))
+    meter.onOutageOver(outage)
 
     assert during.value("spark_ckpt_outage") == 1
     assert during.value("spark_ckpt_outage_attempts_total", condition="CKPT_STORE_FULL") == 1

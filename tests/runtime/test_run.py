@@ -334,10 +334,13 @@ def test_failures_while_the_store_is_unreachable_count_as_its_outage(bench, monk
 
 class OutageListener(RunListener):
     def __init__(self):
-        self.outages = []
+        self.outages, self.over = [], []
 
     def onOutage(self, event):
         self.outages.append(event)
+
+    def onOutageOver(self, event):
+        self.over.append(event)
 
 
 def test_an_outage_is_in_progress_and_events_until_it_is_over(bench):
@@ -348,8 +351,17 @@ def test_an_outage_is_in_progress_and_events_until_it_is_over(bench):
     assert (outage["condition"], outage["patience_ms"], outage["attempt"]) == ("CKPT_STORE_FULL", 3_600_000, 1)
     assert [(event.job, event.condition) for event in listener.outages] == [(JOB, "CKPT_STORE_FULL")]
     over.set()
-    eventually(lambda: run.lastProgress is None, "the end of the outage")
+    eventually(lambda: listener.over == listener.outages, "the end of the outage")
+    assert run.lastProgress is None
     assert run.stop(WAIT_S)
+
+
+def test_an_outage_that_a_run_does_not_outlast_is_over_with_it(bench):
+    listener, full = OutageListener(), [failed(error=StoreFull("no space left"))] * 999
+    bench.endings, bench.beginnings = full, []
+    run = Run.start(bench.plan(store_patience="50 ms"), "latest", False, [listener])
+    assert type(ended(run)) is StoreFull
+    assert listener.over == listener.outages[-1:]
 
 
 def test_a_stop_during_an_outage_ends_within_its_bound_and_says_why(bench, monkeypatch):

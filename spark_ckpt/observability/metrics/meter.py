@@ -61,7 +61,6 @@ class Meter(RunListener):
         self._record(catalogue.INCARNATIONS, 1)
         self._record(catalogue.INCARNATION, event.incarnation)
         self._record(catalogue.RUNNING, 1)
-        self._record(catalogue.OUTAGE, 0)
         # A standby that begins a job without any driver before it announces no takeover.
         self._record(catalogue.STANDBY, 0)
         self._record(catalogue.STANDBY_WARM, 0)
@@ -123,11 +122,10 @@ class Meter(RunListener):
             self._put_unpublished(sink)
 
     def onEpochCommitted(self, event: EpochEvent) -> None:
-        """Record a committed epoch. A commit also ends an outage."""
+        """Record a committed epoch."""
         self._record(catalogue.EPOCHS_COMMITTED, 1, str(event.detail.get("reason", "")))
         self._record(catalogue.LAST_EPOCH, event.epoch)
         self._record(catalogue.LAST_EPOCH_AT, self._now_s())
-        self._record(catalogue.OUTAGE, 0)
         for part, took_ms in numbers(event.detail.get("parts_ms")).items():
             self._record(catalogue.EPOCH_PARTS, took_ms / 1000, part, "")
         for operator, size in numbers(event.detail.get("state_bytes")).items():
@@ -172,6 +170,10 @@ class Meter(RunListener):
         """Record a failed attempt during an outage of the store or a disk."""
         self._record(catalogue.OUTAGE, 1)
         self._record(catalogue.OUTAGES, 1, event.condition)
+
+    def onOutageOver(self, event: OutageEvent) -> None:
+        """Record the end of an outage, or of the run that waited for it."""
+        self._record(catalogue.OUTAGE, 0)
 
 
 def _seconds(moment: Json) -> float:
