@@ -221,6 +221,26 @@ def test_a_standby_keeps_waiting_during_an_outage_of_the_store(bench, elsewhere,
     assert run.stop(WAIT_S)
 
 
+def test_an_untyped_error_leaves_out_one_epoch_only(bench, elsewhere, monkeypatch):
+    stage_behind, failures = follower_module.stage_behind, []
+
+    def fails_once(*arguments):
+        if not failures:
+            failures.append(1)
+            raise RuntimeError("Java had no memory")
+        return stage_behind(*arguments)
+
+    monkeypatch.setattr(follower_module, "stage_behind", fails_once)
+    elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
+    run, cursors = waiting(bench), {"in": {"n": 0}}
+    first = Manifest(job=JOB, epoch=1, incarnation=1, attempt="a", created_ms=0, cursors=cursors)
+    elsewhere.commit_epoch(first)
+    eventually(lambda: failures, "the epoch that is left out")
+    elsewhere.commit_epoch(first.model_copy(update={"epoch": 2, "base": 1, "previous": 1, "attempt": "b"}))
+    assert eventually(lambda: run.lastProgress["standby"]["epoch"], "the next one") == 2
+    assert run.stop(WAIT_S)
+
+
 def test_a_standby_that_loses_the_takeover_keeps_waiting(bench, elsewhere, monkeypatch):
     """Between the read that sees the end of the lease and the append, another standby appends its incarnation."""
     elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.driver.standby.rehearsal import can_rehearse, rehearse, remove, runs_here, scratch_for, stage_behind
 from spark_ckpt.epochs.records import Manifest
-from spark_ckpt.errors import UNREADABLE, CkptError
+from spark_ckpt.errors import UNREADABLE, CkptError, StoreOutage
 from spark_ckpt.store.holder import current_holder, provably_dead
 from spark_ckpt.tasks.state.local_folder import remove_empty
 
@@ -91,22 +91,28 @@ class Follower(threading.Thread):
                 self._over.wait(FOLLOW_S)
         except CkptError as error:
             self.failure = error
-        except Exception:  # noqa: BLE001 - a takeover does without
+        except Exception:  # noqa: BLE001 - a log that cannot be read so; a takeover does without
             _log.warning("job=%s standby: nothing is kept warm any more", self._plan.job, exc_info=True)
 
     def _look(self) -> None:
         try:
             log_state = self._store.log.state()
-            # Each epoch once: one that could not be followed is not tried four times a second.
-            if log_state.latest != self._tried:
-                self._tried = log_state.latest
-                self._take_in(self._store.log.manifest(log_state.latest), log_state.incarnation)
+        except StoreOutage:  # the run's thread reads the log as often, and says it once
+            return
+        # Each epoch once: one that could not be followed is not tried four times a second.
+        if log_state.latest == self._tried:
+            return
+        self._tried = log_state.latest
+        try:
+            self._take_in(self._store.log.manifest(log_state.latest), log_state.incarnation)
         except CkptError as error:
             # Damage and retention concern this epoch only; the next one may be followed. Other errors would fail a takeover,
             # too.
             if not (error.retriable or isinstance(error, UNREADABLE)):
                 raise
             _log.warning("job=%s standby: epoch %d was not followed: %s", self._plan.job, self._tried, error)
+        except Exception:  # noqa: BLE001 - an error of Java's or the user's code may pass, and the standby waits for days
+            _log.warning("job=%s standby: epoch %d was not followed", self._plan.job, self._tried, exc_info=True)
 
     def _take_in(self, base: Manifest, incarnation: int) -> None:
         """Check the job against the epoch, fetch its state as local levels, and rehearse the plan once."""
