@@ -270,3 +270,48 @@ def test_maintenance_whose_end_the_log_refuses_is_not_reported_as_done(bench, mo
     assert standby.events_of("done") == []
     assert incarnation.stopped().outcome is Outcome.STOPPED
     standby.thread.leave()
+
+
+def test_maintenance_of_an_epoch_that_is_dropped_meanwhile_is_done(bench):
+    """The job commits more epochs than it keeps while the standby updates the tables."""
+    standby, materialize = StandbyMaintenance(bench), bench.store.reopened().materialize
+
+    def slow(manifest, *arguments):
+        materialize(manifest, *arguments)
+        epoch(incarnation, 3)
+        bench.store.log.drop_savepoint("s2")
+        bench.store.log.shorten(lambda log_state: {log_state.latest})
+        standby.materialize = materialize
+
+    standby.materialize = slow
+    eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
+    incarnation = bench.begin()
+    epoch(incarnation, 2)
+    eventually(lambda: standby.received, "the end of its turn")
+    assert (standby.received[0].what, standby.received[0].epoch) == ("done", 2)
+    assert 2 not in bench.state().by_id
+    assert incarnation.stopped().outcome is Outcome.STOPPED
+    standby.thread.leave()
+
+
+def test_in_an_outage_a_standby_writes_its_note_no_more_often_than_before(bench, monkeypatch):
+    monkeypatch.setattr(standby_turns, "TELL_S", 3600.0)
+    written, looks = [], []
+
+    class Away(Notes):
+        def write(self, name, note):
+            written.append(name)
+            raise StoreUnreachable("timeout")
+
+    class Looks(Looking):
+        @property
+        def log_state(self):
+            looks.append(1)
+            return super().log_state
+
+    monkeypatch.setattr(standby_turns, "Standbys", Away)
+    monkeypatch.setitem(globals(), "Looking", Looks)
+    standby = StandbyMaintenance(bench)
+    eventually(lambda: len(looks) > 20, "further looks")
+    assert len(written) == 1
+    standby.thread.leave()

@@ -18,7 +18,7 @@ from checkpoint_protocols.lease.delegation import StandbyLease
 from spark_ckpt.driver.maintenance.delegating import lease_of, steady_ms
 from spark_ckpt.driver.maintenance.materializing import retention_of
 from spark_ckpt.epochs.records import MaintenanceEnded
-from spark_ckpt.errors import CkptError, Fenced, StoreOutage
+from spark_ckpt.errors import CkptError, EpochNotFound, Fenced, StoreOutage
 from spark_ckpt.events.listener import MaintenanceEvent
 from spark_ckpt.store.epoch_log import wall_ms
 from spark_ckpt.store.holder import current_holder
@@ -169,9 +169,11 @@ class StandbyMaintenance(threading.Thread):
     def _damage(self, log_state: LogState) -> str:
         if not log_state.latest:
             return ""
-        damage, self._whole = damage_of(
-            self._store, self._store.log.manifest(log_state.latest), frozenset(self._whole), self._guard
-        )
+        try:
+            manifest = self._store.log.manifest(log_state.latest)
+        except EpochNotFound:  # the job has committed more epochs meanwhile than are kept, and this turn has dropped it
+            return ""
+        damage, self._whole = damage_of(self._store, manifest, frozenset(self._whole), self._guard)
         return damage
 
     def _guard(self) -> None:
@@ -202,9 +204,10 @@ class StandbyMaintenance(threading.Thread):
             clock_ms=steady_ms(),
             health=100 if followed.is_warm else _COLD_HEALTH,
         )
+        # Set first: in an outage the next attempt, and its line in the log, would follow with each look, twenty in a second.
+        self._told, self._told_s = told, time.monotonic()
         self._standbys.write(self._name, note)
         self._standbys.forget_silent(time.monotonic())
-        self._told, self._told_s = told, time.monotonic()
 
     def _tell_of(self, what: str, token: int, epoch: int, why: str = "") -> None:
         self._say(MaintenanceEvent(self._plan.job, what, token, self._name, epoch, why))
