@@ -22,11 +22,11 @@ def folders(location: Location, prefix: str = "") -> list[str]:
 
 
 def delete_folder(location: Location, path: str) -> None:
-    """Delete the folder `path` with everything in it."""
-    location.delete([info.path for info in location.list(path)])
-    # Object stores have no folders. On a file system the empty ones are still there.
+    """Delete the folder `path` with everything in it. On a file system, what cannot be deleted stays."""
     if location.local is not None:
         shutil.rmtree(location.local / valid_path(path), ignore_errors=True)
+    else:
+        location.delete([info.path for info in location.list(path)])
 
 
 def move_folder(location: Location, path: str, to: str) -> None:

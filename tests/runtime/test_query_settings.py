@@ -12,6 +12,7 @@ from run_kit import JOB, Bench
 
 from spark_ckpt.driver.query.stage_query import make_folders, query_settings
 from spark_ckpt.spark_internals.settings import frame_limits
+from spark_ckpt.store.location import Location
 from spark_ckpt.store.store import Store
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
@@ -55,10 +56,13 @@ def test_checkpoints_of_ended_incarnations_are_removed_also_outside_of_the_store
     eventually(lambda: {path.name for path in tmp_path.iterdir()} == {"10", "11", "12", "other"}, "removal")
 
 
-def test_elsewhere_no_folder_is_made(tmp_path, monkeypatch) -> None:
+def test_elsewhere_a_checkpoint_begins_empty_too_and_no_folder_is_made(tmp_path, monkeypatch) -> None:
+    """Such as `run_dir` on HDFS: after a restore of the store from a backup Spark would continue from these offsets."""
     monkeypatch.chdir(tmp_path)
-    make_folders("s3a://bucket/orders/runs/3")
-    assert list(tmp_path.iterdir()) == []
+    checkpoint = Location("memory:///runs/3/stage")
+    checkpoint.write_bytes("offsets/7", b"v1")
+    make_folders(checkpoint.uri)
+    assert (checkpoint.list(), list(tmp_path.iterdir())) == ([], [])
 
 
 def test_jobs_and_stages_with_one_run_dir_have_checkpoints_of_their_own(tmp_path, monkeypatch) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import threading
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from store_world import JOB, OPERATOR, SINK, World
 
 from integration_tests.s3 import Requests, running_s3
 from spark_ckpt.content import BLOCK_BYTES, Readable
+from spark_ckpt.driver.query import stage_query
 from spark_ckpt.epochs.records import Manifest, SparkState
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import EpochDamaged, Fenced, StoreForeign, StoreUnreachable
@@ -282,6 +285,20 @@ def test_an_output_that_is_dropped_never_appears(uri: str, options: dict[str, st
         ["a"],
         {"a/b.bin": 1},
     )
+
+
+def test_a_start_removes_the_checkpoints_of_ended_incarnations(
+    uri: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as `run_dir` on HDFS."""
+    monkeypatch.setattr(stage_query, "Location", partial(Location, storage_options=options))
+    for number in (2, 10, 11):
+        Location(f"{uri}/{number}/stage", options).write_bytes("offsets/7", b"v1")
+    stage_query.make_folders(f"{uri}/11/stage")
+    for thread in threading.enumerate():
+        if thread.name == "ckpt-old-checkpoints":
+            thread.join()
+    assert [info.path for info in Location(uri, options).list()] == ["10/stage/offsets/7"]
 
 
 def test_a_location_travels_to_executors_without_showing_secrets(uri: str, options: dict[str, str]) -> None:

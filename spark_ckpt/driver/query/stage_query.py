@@ -7,8 +7,8 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
@@ -22,7 +22,7 @@ from spark_ckpt.driver.query.checkpoint_seed import seed_checkpoint
 from spark_ckpt.driver.query.failures import failure_by
 from spark_ckpt.driver.query.frames import StageDescription, StageFrames
 from spark_ckpt.driver.query.offset_log import BatchOffsets, read_batch_offsets
-from spark_ckpt.errors import CkptError, GraphInvalid
+from spark_ckpt.errors import CkptError, GraphInvalid, StoreOutage
 from spark_ckpt.plan.graph import parting_of
 from spark_ckpt.plan.plan_order import PlanOrder
 from spark_ckpt.spark_internals.batch_action import Interrupted, leave_interruptions_out_of_the_log
@@ -41,6 +41,7 @@ from spark_ckpt.spark_internals.settings import (
     set_for_a_while,
 )
 from spark_ckpt.storage_errors import typed_errors_at
+from spark_ckpt.store.folders import delete_folder, folders
 from spark_ckpt.store.location import Location
 from spark_ckpt.tasks.late_watermark import LateWatermark
 from spark_ckpt.tasks.reports import Reports
@@ -296,26 +297,28 @@ def _with_sparks_state(spark: SparkSession, stage: StageDescription) -> dict[str
 
 
 def make_folders(checkpoint_uri: str) -> None:
-    """Create the folders of a local checkpoint before Spark does: Spark starts a `chmod` process of 10 ms for each.
-
-    They are empty then. Raises a `StoreOutage` if the file system refuses.
+    """Empty the folder of a checkpoint, and remove those of ended incarnations. Create the folders of a local one before
+    Spark does: Spark starts a `chmod` process of 10 ms for each. Raises a `StoreOutage` if the file system refuses.
     """
-    local = Location(checkpoint_uri).local
-    if local is not None:
-        with typed_errors_at(checkpoint_uri):
-            # A store from a backup gives numbers of incarnations again, and Spark would continue from the offsets that the first
-            # one left, not from the epoch.
-            if local.exists():
-                shutil.rmtree(local)
-            for folder in CHECKPOINT_FOLDERS:
-                (local / folder).mkdir(parents=True, exist_ok=True)
-        # State of Spark's own operators is many files, and a takeover must not wait until they are deleted.
-        threading.Thread(target=_remove_older, args=(local.parent,), name=_REMOVING, daemon=True).start()
+    checkpoint = Location(checkpoint_uri)
+    with typed_errors_at(checkpoint_uri):
+        # A store from a backup gives numbers of incarnations again, and Spark would continue from the offsets that the first one
+        # left, not from the epoch.
+        if checkpoint.local is None:
+            checkpoint.delete([info.path for info in checkpoint.list()])
+        elif checkpoint.local.exists():
+            shutil.rmtree(checkpoint.local)
+        for folder in () if checkpoint.local is None else CHECKPOINT_FOLDERS:
+            (checkpoint.local / folder).mkdir(parents=True, exist_ok=True)
+    # State of Spark's own operators is many files, and a takeover must not wait until they are deleted.
+    threading.Thread(target=_remove_older, args=(checkpoint.uri.split("/")[:-1],), name=_REMOVING, daemon=True).start()
 
 
-def _remove_older(own: Path) -> None:
+def _remove_older(own: Sequence[str]) -> None:
     """Remove the checkpoints of incarnations before the previous one, which may still be ending its query."""
     # Retention does it in a store, but not in `run_dir`.
-    for left in own.parent.glob("[0-9]*") if own.name.isdecimal() else ():
-        if left.name.isdecimal() and int(left.name) < int(own.name) - 1:
-            shutil.rmtree(left, ignore_errors=True)
+    runs, number = Location("/".join(own[:-1])), own[-1]
+    with suppress(StoreOutage):
+        for left in folders(runs) if number.isdecimal() else ():
+            if left.isdecimal() and int(left) < int(number) - 1:
+                delete_folder(runs, left)
