@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -187,6 +188,27 @@ def test_a_driver_that_takes_over_in_between_wins(world: World, monkeypatch: pyt
     with pytest.raises(CkptError, match="FENCED"):
         rescale(store, OPERATOR, 8)
     assert opened(world).log.state().latest == 2
+
+
+def test_the_lease_is_renewed_while_a_class_of_groups_is_dealt(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 1 group to 8 all state is one class, and may take longer than a lease."""
+    store = opened(world)
+    opens = type(store.state(OPERATOR).location).open_output
+    renewals: list[int] = []
+
+    def slow(self: object, path: str) -> object:
+        if "-t" in path and not renewals:
+            log, deadline_s = opened(world).log, time.monotonic() + 60
+            before = log.state().lease_token
+            while log.state().lease_token < before + 2 and time.monotonic() < deadline_s:
+                time.sleep(0.01)
+            renewals.append(log.state().lease_token - before)
+        return opens(self, path)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(store.state(OPERATOR).location), "open_output", slow)
+    monkeypatch.setattr(dealing, "LEASE_MS", 150)
+    assert rescale(store, OPERATOR, 8).epoch == 3
+    assert renewals == [2]
 
 
 @pytest.mark.parametrize(

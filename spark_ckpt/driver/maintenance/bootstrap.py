@@ -49,7 +49,7 @@ def bootstrap(store: Store, operator: str, origin: Origin) -> Bootstrapped:
     with changing(store, "bootstrap", lambda manifest: _refuse_known(manifest, operator), hint) as (point, _):
         read, write = origin.store.state(origin.operator).location, store.state(operator).location
         try:
-            files = tuple(Dealing(store.log, point, snapshot, read).files(snapshot.key_groups, write))
+            files = tuple(Dealing(point, snapshot, read).files(snapshot.key_groups, write))
         except EpochDamaged:
             # Raises EpochNotFound if that job's retention has dropped the epoch meanwhile.
             origin.store.log.manifest(origin.epoch)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from spark_ckpt.driver.lease_keeper import LeaseKeeper
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, Reason, SparkState, StateFile, chain_of
 from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.errors import EpochNotFound
@@ -46,7 +47,7 @@ T = TypeVar("T")
 def changing(
     store: Store, command: str, checked: Callable[[Manifest], T], hint: str
 ) -> Iterator[tuple[RecoveryPoint, T]]:
-    """Begin an incarnation that changes the newest epoch's state between two runs; free its lease at the end.
+    """Begin an incarnation that changes the newest epoch's state between two runs; renew its lease, and free it at the end.
 
     `checked`: raises if the command does not fit an epoch, and returns what is changed. Its answer is of the epoch that
     the incarnation continues from. `hint`: advice for a job without an epoch.
@@ -59,12 +60,23 @@ def changing(
     # Before the incarnation: a refused command must not fence a driver, or leave a row in the log.
     checked(store.log.manifest(log_state.latest))
     point = store.log.begin_incarnation(current_holder(command), LATEST, LEASE_MS)
+    # Large state takes longer than one lease. One that cannot be renewed is noticed by the commit, which needs it.
+    keeper = LeaseKeeper(
+        lambda: _renew(store.log, point), LEASE_MS, lambda: None, lambda error, missed_s: None, lambda error: None
+    )
+    keeper.start()
     try:
         # Again: a driver may have committed its last epoch since. The state before it would lack the rows in between.
         yield point, checked(point.manifest)
     finally:
+        keeper.close()
+        keeper.join()
         # Also after an error: otherwise the job could not start for the minute of the lease.
         store.log.release(point.incarnation)
+
+
+def _renew(log: EpochLog, point: RecoveryPoint) -> None:
+    log.renew(point.incarnation, LEASE_MS)
 
 
 def behind(point: RecoveryPoint, dealt: OperatorSnapshot | SparkState, reason: Reason) -> Manifest:
@@ -101,11 +113,10 @@ def behind(point: RecoveryPoint, dealt: OperatorSnapshot | SparkState, reason: R
 class Dealing:
     """State of a snapshot, to be repartitioned for the epoch after `point`.
 
-    `location`: place of the snapshot's files. `log`: renews the lease while files are written.
+    `location`: place of the snapshot's files.
     """
 
-    def __init__(self, log: EpochLog, point: RecoveryPoint, snapshot: OperatorSnapshot, location: Location) -> None:
-        self._log = log
+    def __init__(self, point: RecoveryPoint, snapshot: OperatorSnapshot, location: Location) -> None:
         self._point = point
         self._snapshot = snapshot
         self._schema = StateSchema(arrow_schema(snapshot.key_schema), arrow_schema(snapshot.state_schema))
@@ -132,8 +143,6 @@ class Dealing:
                     file.add(group, to_stored(rows, self._schema, group, epoch))
             if file is not None:
                 yield file.finish()
-            # Large state takes longer than one lease.
-            self._log.renew(self._point.incarnation, LEASE_MS)
 
     def _parts(self, number: int) -> Iterator[KeyTable]:
         """Yield the rows of an old group's files, newest first."""

@@ -39,7 +39,7 @@ def rescale(store: Store, operator: str, key_groups: int) -> Rescaled:
         snapshot,
     ):
         state = store.state(operator).location
-        files = tuple(Dealing(store.log, point, snapshot, state).files(key_groups, state))
+        files = tuple(Dealing(point, snapshot, state).files(key_groups, state))
         dealt = snapshot.model_copy(update={"key_groups": key_groups, "files": files})
         manifest = behind(point, dealt, "rescaled")
         store.log.commit_epoch(manifest)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_ckpt.driver.lease_keeper import LeaseKeeper
-from spark_ckpt.driver.maintenance.dealing import LEASE_MS, behind, changing
+from spark_ckpt.driver.maintenance.dealing import behind, changing
 from spark_ckpt.driver.query.spark_state import CheckpointState, shared_folder
 from spark_ckpt.epochs.records import Manifest, SparkState
 from spark_ckpt.epochs.restore import RecoveryPoint
@@ -22,7 +21,6 @@ from spark_ckpt.spark_internals.checkpoint_files import write_ended_checkpoint
 from spark_ckpt.spark_internals.settings import state_settings
 from spark_ckpt.spark_internals.state_partitions import repartition_state
 from spark_ckpt.storage_errors import one_line
-from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.store import Store
 
 if TYPE_CHECKING:
@@ -58,11 +56,9 @@ def repartition(store: Store, session: Callable[[], SparkSession], partitions: i
     """
     hint = "set shuffle_partitions in the job"
     with changing(store, "rescale", lambda manifest: _state_in(manifest, partitions), hint) as (point, state):
-        with _renewing(store.log, point):
-            # Within the renewals: the start of Java and Spark takes a part of the lease's minute.
-            spark = session()
-            with _checkpoint(spark, store, point) as checkpoint:
-                after = _repartitioned(store, spark, point, state, checkpoint, partitions)
+        spark = session()
+        with _checkpoint(spark, store, point) as checkpoint:
+            after = _repartitioned(store, spark, point, state, checkpoint, partitions)
         manifest = behind(point, after, "rescaled")
         store.log.commit_epoch(manifest)
     return Repartitioned(after.operators, state.partitions, after.partitions, manifest.epoch, after.state_bytes)
@@ -122,19 +118,3 @@ def _lay_out(state: CheckpointState, base: SparkState, checkpoint: Path) -> None
     index = state.lay_out()
     assert index is not None  # noqa: S101 - for the type checker: there is a base
     write_ended_checkpoint(checkpoint, base.batch, index.metadata, index.commit)
-
-
-@contextmanager
-def _renewing(log: EpochLog, point: RecoveryPoint) -> Iterator[None]:
-    """Renew the lease meanwhile. A lease that cannot be renewed is noticed by the commit, which needs it."""
-
-    def renew() -> None:
-        log.renew(point.incarnation, LEASE_MS)
-
-    keeper = LeaseKeeper(renew, LEASE_MS, lambda: None, lambda error, missed_s: None, lambda error: None)
-    keeper.start()
-    try:
-        yield
-    finally:
-        keeper.close()
-        keeper.join()
