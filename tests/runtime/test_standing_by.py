@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from spark_ckpt.driver.standby import follower as follower_module
 from spark_ckpt.driver.standby import lookout as lookout_module
 from spark_ckpt.driver.standby import standing_by as standing_by_module
 from spark_ckpt.driver.standby.lookout import Lookout
+from spark_ckpt.endpoints import identities
 from spark_ckpt.epochs.identity import Confirmed, Found
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, SinkIdentity
 from spark_ckpt.epochs.restore import RESTORING_LINE
@@ -287,6 +289,25 @@ def test_a_failed_takeover_is_retried(bench, elsewhere):
     elsewhere.release(1)
     eventually(lambda: not run.isStandby, "takeover")
     assert (run.incarnation, len(bench.incarnations)) == (4, 3)
+    assert run.stop(WAIT_S)
+
+
+def test_a_takeover_that_a_full_disk_of_this_host_fails_is_retried(bench, elsewhere, monkeypatch):
+    """The error comes from the library of a source or sink, which is asked for its endpoint first."""
+    found_again, full = identities.found_again, [OSError(errno.ENOSPC, "No space left on device", "/tmp/x")]
+
+    def asked(*arguments):
+        if full:
+            raise full.pop()
+        return found_again(*arguments)
+
+    monkeypatch.setattr(standing_by_module, "OUTAGE_S", 0.01)
+    elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
+    run = waiting(bench)
+    monkeypatch.setattr(identities, "found_again", asked)
+    elsewhere.release(1)
+    eventually(lambda: not run.isStandby or run.exception(), "takeover")
+    assert (run.exception(), run.incarnation) == (None, 2)
     assert run.stop(WAIT_S)
 
 

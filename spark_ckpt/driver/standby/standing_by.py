@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from spark_ckpt.connector import Json
 from spark_ckpt.coordination.standby import TakeOver, TakeoverLost, TakeoverWon
 from spark_ckpt.driver.maintenance.standby_turns import StandbyMaintenance
+from spark_ckpt.driver.query.failures import typed
 from spark_ckpt.driver.standby.follower import Follower, name_of_a_wait
 from spark_ckpt.driver.standby.lookout import Lookout
 from spark_ckpt.epochs.restore import LATEST
-from spark_ckpt.errors import CkptError, RestoreUnderWay, StoreInUse, StoreOutage
+from spark_ckpt.errors import RestoreUnderWay, StoreInUse, StoreOutage
 from spark_ckpt.events.announcer import Announcer
 from spark_ckpt.events.listener import MaintenanceEvent, RunListener, StandbyEvent
 from spark_ckpt.store.proposals import is_restoring
@@ -114,7 +115,8 @@ class StandingBy:
         levels = None if follower is None else follower.handed_over()
         try:
             self._supervisor.begin(LATEST, takeover=False, ended=taking.token, levels=levels)
-        except CkptError as error:
+        except Exception as raised:
+            error = typed(raised)
             is_held = isinstance(error, StoreInUse | RestoreUnderWay)
             # The caller of `begin` sees an outage at once; a standby that already waits keeps waiting.
             if not (isinstance(error, StoreInUse) or (follower is not None and (is_held or error.retriable))):
