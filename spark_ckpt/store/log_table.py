@@ -306,7 +306,7 @@ class LogTable:
     def shorten(self, keep: Collection[int], extra: NewRow) -> bool:
         """Drop every row whose `seq` is not in `keep` and append `extra`, in one commit.
 
-        A damaged file with a row to keep stays as it is. Return False if another commit came first.
+        A damaged file with a row to keep stays as it is. Return False if another commit came first. Raises a `StoreOutage`.
         """
         version, kept, tables = self._loaded_version, set(keep), dict[str, pa.Table]()
         for path, file in self._content.files.items():
@@ -353,7 +353,11 @@ class LogTable:
                 self._table, self._location, actions, SCHEMA, after=self._loaded_version
             )
         # The two files stay as garbage, which `trim` deletes.
-        except CommitLost:
+        except CommitLost as lost:
+            self.refresh()
+            if self._loaded_version < version:
+                # No other commit came first: the store refuses this one, and would refuse the caller's next attempts.
+                raise outage(self._location.uri, lost) from lost
             return False
         self.refresh()
         self.acknowledge()

@@ -15,8 +15,9 @@ import pytest
 from store_world import JOB, OPERATOR, World
 
 from integration_tests.small_disk import SmallDisk, small_disk
+from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import StoreDenied, StoreFull, StoreIoFailed, StoreOutage, StoreReadOnly
-from spark_ckpt.store import durable
+from spark_ckpt.store import delta_log, durable
 from spark_ckpt.store.delta_log import create_table
 from spark_ckpt.store.store import Store
 
@@ -156,6 +157,29 @@ def test_a_device_that_fails_at_the_end_of_a_write_is_reported(
     monkeypatch.setattr(os, "fsync", failing)
     with pytest.raises(kind):
         WRITES[write](world)
+
+
+def test_retention_ends_with_an_outage_if_the_log_takes_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of the commits belongs to another user. Retention wrote its two files again and again, and held the log."""
+    world = World(tmp_path / "store")
+    world.begin()
+    for number in range(3):
+        world.epoch({"a": number}, acked=number)
+    refused = list[str]()
+
+    def denied(uri: str, *_: object) -> bool:
+        refused.append(uri)
+        assert len(refused) == 1
+        raise PermissionError(errno.EACCES, "Permission denied", uri)
+
+    monkeypatch.setattr(delta_log, "create_file", denied)
+    with pytest.raises(StoreDenied):
+        world.store.retain(Retention(keep_last=1, slack=0))
+    monkeypatch.undo()
+    assert world.store.log.state().by_id.keys() == {1, 2, 3}
+    assert world.store.retain(Retention(keep_last=1, slack=0)).epochs
 
 
 def test_writing_into_a_removed_store_is_an_outage(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ class StandingBy:
         try:
             self._supervisor.begin(LATEST, takeover=False, ended=taking.token, levels=levels)
         except Exception as raised:
-            error = typed(raised)
+            error = typed(raised)  # as a driver does with an error of its next incarnation
             is_held = isinstance(error, StoreInUse | RestoreUnderWay)
             # The caller of `begin` sees an outage at once; a standby that already waits keeps waiting.
             if not (isinstance(error, StoreInUse) or (follower is not None and (is_held or error.retriable))):
