@@ -89,7 +89,7 @@ def pull(table: CopiedTable) -> None:
 def keep(table: CopiedTable, version: int, content: bytes) -> None:
     """Add an own commit to the copy, right after it was made."""
     # Else the next `pull` would request it from the object store.
-    (table.log / commit_name(version)).write_bytes(content)
+    _write(table.log / commit_name(version), content)
 
 
 def push_checkpoint(table: CopiedTable) -> CopiedTable:
@@ -113,4 +113,11 @@ def _copy(location: Location, paths: Iterable[str], folder: Path) -> None:
     missing = [path for path in paths if not (folder / path).exists()]
     with ThreadPoolExecutor(_READERS) as pool:
         for path, content in zip(missing, pool.map(location.read_bytes, missing), strict=True):
-            (folder / path).write_bytes(content)
+            _write(folder / path, content)
+
+
+def _write(path: Path, content: bytes) -> None:
+    # Whole or not at all: a part that a full disk leaves would be taken for the file, and the log for damaged.
+    part = path.with_name(f".{path.name}")
+    part.write_bytes(content)
+    part.replace(path)

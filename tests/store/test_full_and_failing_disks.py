@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -18,6 +19,7 @@ from integration_tests.small_disk import SmallDisk, small_disk
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import StoreDenied, StoreFull, StoreIoFailed, StoreOutage, StoreReadOnly
 from spark_ckpt.store import delta_log, durable
+from spark_ckpt.store.copied_log import pull
 from spark_ckpt.store.delta_log import create_table
 from spark_ckpt.store.store import Store
 
@@ -180,6 +182,28 @@ def test_retention_ends_with_an_outage_if_the_log_takes_no_commit(
     monkeypatch.undo()
     assert world.store.log.state().by_id.keys() == {1, 2, 3}
     assert world.store.retain(Retention(keep_last=1, slack=0)).epochs
+
+
+def test_a_part_of_a_commit_that_a_full_temporary_disk_leaves_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a store in an object store the log is read from a copy on this disk. The job ended with a damaged log."""
+    world, write = World(tmp_path / "store"), Path.write_bytes
+    log = world.store.location.child("epochs")
+    (tmp_path / "copy").mkdir()
+    copy = SimpleNamespace(location=log, version=lambda: -1, folder=SimpleNamespace(path=tmp_path / "copy"))
+
+    def full(path: Path, content: bytes) -> int:
+        write(path, content[: len(content) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space left"):
+        pull(copy)  # type: ignore[arg-type]
+    monkeypatch.undo()
+    pull(copy)  # type: ignore[arg-type]
+    for name in ("00000000000000000000.json", "00000000000000000001.json"):
+        assert (tmp_path / "copy/_delta_log" / name).read_bytes() == log.read_bytes(f"_delta_log/{name}")
 
 
 def test_writing_into_a_removed_store_is_an_outage(tmp_path: Path) -> None:
