@@ -82,6 +82,8 @@ class JobPlan:
     """The protocol with other programs, or stages."""
     stage_stores: Sequence[Store] = ()
     """Stores of all stages of the program, whose common decision sinks wait for; empty without stages."""
+    restore: RestoreTarget = LATEST
+    """Epoch that the user's start names; advice in errors repeats it."""
 
     @property
     def marks(self) -> list[Mark]:
@@ -295,8 +297,13 @@ class JobPlan:
         return free_of(rows, lambda: whole_manifests(log.state(), newest, log.manifest, log.verify))
 
     def _target(self, base: Manifest) -> RestoreTarget:
-        """Return the target of a start from `base`. Advice without it leads to a start from another epoch."""
-        return LATEST if base.epoch == self.store.log.state().latest else base.epoch
+        """Return the target of a start from `base`. Advice without it leads to a start from another epoch, or to one that is
+        refused because sinks lack epochs: only a named epoch says what becomes of them.
+        """
+        return LATEST if self.restore == LATEST and self._is_newest(base) else base.epoch
+
+    def _is_newest(self, base: Manifest) -> bool:
+        return bool(base.epoch == self.store.log.state().latest)
 
     def _check_dropped(self) -> None:
         for kind, dropped, there in (
@@ -318,7 +325,8 @@ class JobPlan:
         log_state = log.state()
         chosen = choice_unseen(log_state, restore, log.manifest, log.verify)
         self.check_base(chosen.base, chosen.unpublished)
-        standing = identities.reconciled(log, log_state, chosen.base, chosen.unpublished, self.found, self.confirmed)
+        known = (chosen.base, chosen.unpublished)
+        standing = identities.reconciled(log, log_state, *known, self.found, self.confirmed, restore != LATEST)
         for node in self.sources:
             # Any other source was asked for its start when the job asked for its columns.
             if isinstance(node.source, KnowsColumns) and node.name not in chosen.base.cursors:
@@ -361,7 +369,7 @@ class JobPlan:
     def _renaming(self, snapshot: OperatorSnapshot, base: Manifest) -> str:
         """Return the advice that keeps the state of an operator under a new name; empty if no operator of the job fits."""
         # The command adds an epoch to the newest one, which a start from an older epoch would not read.
-        if self._target(base) != LATEST:
+        if not self._is_newest(base):
             return ""
         for each in self.operators:
             same = each.key_ddl == snapshot.key_schema and each.state_ddl == snapshot.state_schema
@@ -444,7 +452,7 @@ def planned(
     parallelism = spark.sparkContext.defaultParallelism
     found = identities.found(spark, sources, bindings)
     shape = (list(bindings), sources, operators, parallelism)
-    plan = JobPlan(spark, job, config, store, *shape, {}, found, confirmed or Confirmed(), edges)
+    plan = JobPlan(spark, job, config, store, *shape, {}, found, confirmed or Confirmed(), edges, restore=restore)
     for needless in plan.check_start(restore).unneeded:
         _log.warning("job=%s %s confirms what has not changed; left there it would confirm a mistake", job, needless)
     return _staged(plan)

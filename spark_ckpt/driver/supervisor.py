@@ -157,7 +157,7 @@ class Supervisor:
             if ending.progressed:
                 # The epoch has what was confirmed. Rows that are lost later need a confirmation of their own, and a new sink
                 # whose topic has no id yet would count as replaced once more, also by the advice of this very error.
-                self._plan = replace(self._plan, confirmed=Confirmed())
+                self._plan = replace(self._plan, confirmed=Confirmed(), restore=LATEST)
             error = self._reason(_as_error(ending))
             now_s = time.monotonic()
             verdict = self._patience.after(Ended(error, now_s, now_s - self._began_s, ending.progressed))
@@ -286,7 +286,7 @@ class Supervisor:
         plan.check_base(point.manifest, point.unpublished)
         log = plan.store.log
         standing = identities.reconciled(
-            log, log.state(), point.manifest, point.unpublished, plan.found, plan.confirmed
+            log, log.state(), point.manifest, point.unpublished, plan.found, plan.confirmed, plan.restore != LATEST
         )
         standing = skip_lost(plan, point.manifest, standing)
         for name, cursor in standing.skipped.items():

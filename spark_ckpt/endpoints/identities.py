@@ -116,9 +116,12 @@ def reconciled(
     unpublished: Mapping[str, Sequence[Manifest]],
     now: Found,
     confirmed: Confirmed,
+    named: bool = False,
 ) -> Standing:
-    """Return the endpoints for a start from `base`; changes nothing. Raises `IdentityChanged`, `ConfigInvalid`."""
+    """Return the endpoints for a start from `base`; changes nothing. `named`: the start names the epoch, also if it is the
+    newest one. Raises `IdentityChanged`, `ConfigInvalid`.
+    """
     known = identity.known(
-        log_state, base, log.manifest, lambda: whole_manifests(log_state, base.epoch, log.manifest, log.verify)
+        log_state, base, log.manifest, lambda: whole_manifests(log_state, base.epoch, log.manifest, log.verify), named
     )
     return identity.reconciled(known, now, confirmed, unpublished_rows(base, unpublished), log_state.last)

@@ -54,7 +54,7 @@ class Known:
     """Endpoints in the log: sources as of the restored epoch, sinks as of the newest one.
 
     - `whole`: the restorable epochs, newest first (`whole_manifests`); used only for recovery advice in errors.
-    - `restore`: number of the restored epoch, if it is not the one that "latest" means.
+    - `restore`: number of the restored epoch, if the start names it, or if it is not the one that "latest" means.
     """
 
     sources: Mapping[str, Parts] = field(default_factory=dict)
@@ -173,8 +173,10 @@ class _IdentityChange:
         return bool(self.found) and set(differing(self.known, self.found)) == {PLACE} and bool(self.found.get(PLACE))
 
 
-def known(log_state: LogState, base: Manifest, read: Read, whole: Whole) -> Known:
-    """Return the recorded endpoints for a job that continues from `base`. `whole`: see `Known`."""
+def known(log_state: LogState, base: Manifest, read: Read, whole: Whole, named: bool = False) -> Known:
+    """Return the recorded endpoints for a job that continues from `base`. `whole`: see `Known`. `named`: the start names
+    the epoch.
+    """
     # The newest epoch of any branch: a restore takes no sink back, so its endpoint is the one that was published to
     # last.
     newest = newest_readable(log_state, base, read)
@@ -183,7 +185,7 @@ def known(log_state: LogState, base: Manifest, read: Read, whole: Whole) -> Know
     later = _recorded_later(log_state, base, read, unknown) if unknown else {}
     sources = {name: base.source_identities.get(name) or later.get(name, {}) for name in base.cursors}
     # The advice in an error repeats `restore=`, so that following it does not start from another epoch.
-    restore = None if base.epoch == log_state.latest else base.epoch
+    restore = None if base.epoch == log_state.latest and not named else base.epoch
     return Known(sources, newest.sink_identities, whole, restore)
 
 

@@ -141,6 +141,14 @@ def test_the_confirmation_of_a_removal_keeps_the_epoch_that_the_start_restores(b
     assert f"{call} (--conf 'spark.ckpt.accept.dropped.operator=spark operators' --conf " in sparks.value.hint
 
 
+def test_advice_repeats_the_newest_epoch_if_the_start_names_it(bench):
+    """A start that names no epoch is refused if a sink lacks epochs, and that error asks for the name."""
+    bench.decide(1, cursors={"in": {"n": 5}, "old": {"n": 7}})
+    with pytest.raises(GraphInvalid) as refused:
+        Run.start(replace(bench.plan(), restore=1), 1, False, [])
+    assert "job.start(restore=1, accept_dropped_source='old')" in refused.value.hint
+
+
 def test_a_removed_sink_with_unpublished_epochs_that_is_gone_for_good_has_a_way_on(bench):
     """A restore of an epoch before them drops the epochs that only the removed sink lacks."""
     bench.decide(1, outputs={"out": StagedOutput(sink="out")})

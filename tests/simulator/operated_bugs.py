@@ -124,8 +124,8 @@ def numbers_of_lost_epochs_are_given_again(monkeypatch):
 
 
 def a_source_is_compared_with_the_newest_epoch(monkeypatch):
-    def newest(log_state, base, read, whole):
-        found = known(log_state, base, read, whole)
+    def newest(log_state, base, read, *more):
+        found = known(log_state, base, read, *more)
         latest = max(log_state.by_id, default=0)
         return replace(found, sources=read(latest).source_identities) if latest else found
 

@@ -375,6 +375,10 @@ def test_a_sink_is_compared_with_the_newest_epoch_and_a_source_with_the_restored
     )
     log_state, read = log_of(first, second)
     assert known(log_state, first, read, restorable()) == Known(old, {"out": SinkIdentity(parts=B, after=1)})
+    assert [known(log_state, second, read, restorable(), named).restore for named in (False, True)] == [
+        None,
+        second.epoch,
+    ]
     assert known(log_state, second, read, restorable()) == Known(new, {"out": SinkIdentity(parts=B, after=1)})
 
 
