@@ -318,7 +318,7 @@ def _remove_older(own: Sequence[str]) -> None:
     """Remove the checkpoints of incarnations before the previous one, which may still be ending its query."""
     # Retention does it in a store, but not in `run_dir`.
     runs, number = Location("/".join(own[:-1])), own[-1]
-    with suppress(StoreOutage):
+    with suppress(StoreOutage, FileNotFoundError):  # the next start removes them
         for left in folders(runs) if number.isdecimal() else ():
             if left.isdecimal() and int(left) < int(number) - 1:
                 delete_folder(runs, left)
