@@ -161,10 +161,11 @@ class Prepared:
     schema: StructType
     plan: StagePlan
     place: StagingPlace
+    location: Location
 
     def stage(self, name: str, incarnation: int) -> SinkStage:
         """Return what tasks need to stage its rows."""
-        return SinkStage(name, self.plan, Location(self.place.root, self.place.storage_options), incarnation)
+        return SinkStage(name, self.plan, self.location, incarnation)
 
 
 def prepared(store: Store, name: str, rows: SinkRows, schema: StructType, spark: SparkSession) -> Prepared:
@@ -173,8 +174,9 @@ def prepared(store: Store, name: str, rows: SinkRows, schema: StructType, spark:
     plan = rows.sink.stage(schema)
     if plan.root is None:
         location = store.staged(name).location
-        return Prepared(rows, schema, plan, StagingPlace(location.uri, location.storage_options))
-    return Prepared(rows, schema, plan, StagingPlace(plan.root, plan.storage_options, in_store=False))
+        return Prepared(rows, schema, plan, StagingPlace(location.uri, location.storage_options), location)
+    place = StagingPlace(plan.root, plan.storage_options, in_store=False)
+    return Prepared(rows, schema, plan, place, Location(plan.root, plan.storage_options))
 
 
 class OutboxRun:

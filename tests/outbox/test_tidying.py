@@ -6,16 +6,17 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql.types import LongType, StructType
 
 from spark_ckpt.connector import EpochOutput, PublishReceipt, SinkContext, SinkRows, StagePlan
-from spark_ckpt.errors import SinkInvalid
+from spark_ckpt.errors import SinkInvalid, StoreUnreachable
 from spark_ckpt.outbox.batch_writer import MessageBatch
 from spark_ckpt.outbox.rule import BatchVerdict
-from spark_ckpt.outbox.running import OutboxRun, OutboxSettings
+from spark_ckpt.outbox.running import OutboxRun, OutboxSettings, prepared
+from spark_ckpt.store.store import Store
 
 
 class Untidy:
@@ -134,3 +135,13 @@ def test_a_run_closes_no_publisher_that_still_publishes(tmp_path: Path) -> None:
 
     assert slow.published == [1]
     assert not slow.closed_within_a_publish
+
+
+def test_a_batch_makes_no_folder_where_its_store_was_moved_away(tmp_path: Path) -> None:
+    """`mv` would put the store into it."""
+    store, schema = Store.open(str(tmp_path / "store"), "orders", kind="outbox"), StructType().add("id", LongType())
+    stage = prepared(store, "gold", SinkRows(Untidy()), schema, cast(Any, None)).stage("gold", 1)
+    (tmp_path / "store").rename(tmp_path / "away")
+    with pytest.raises(StoreUnreachable):
+        stage.location.open_output("rows.parquet")
+    assert not (tmp_path / "store").exists()
