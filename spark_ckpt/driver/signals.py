@@ -113,17 +113,20 @@ class SignalStops:
             self._stop_all(self._received.get())
 
     def _stop_all(self, number: int) -> None:
-        runs, name = self._runs, signal.Signals(number).name
+        runs, name = list[Stoppable](), signal.Signals(number).name
         has_handler = has_own_handler(self._earlier.get(number))
-        # Before the runs end: the program may start another one as soon as they have.
-        if runs and number == signal.SIGTERM and not has_handler:
-            self.ends_program = name
-        # Side by side: each run may take its whole limit, and the limits must not add up.
-        stops = [threading.Thread(target=run.stop_for_signal, args=(name,), daemon=True) for run in runs]
-        for stop in stops:
-            stop.start()
-        for stop in stops:
-            stop.join()
+        # Again for a run that starts meanwhile: the program was between two starts, and nothing else would stop it.
+        while more := [run for run in self._runs if run not in runs]:
+            # Before the runs end: the program may start another one as soon as they have.
+            if number == signal.SIGTERM and not has_handler:
+                self.ends_program = name
+            # Side by side: each run may take its whole limit, and the limits must not add up.
+            stops = [threading.Thread(target=run.stop_for_signal, args=(name,), daemon=True) for run in more]
+            for stop in stops:
+                stop.start()
+            for stop in stops:
+                stop.join()
+            runs += more
         # Forgotten before the signal is sent again: otherwise the handler would take it for another request to stop them.
         for run in runs:
             self.forget(run)

@@ -159,6 +159,21 @@ def test_all_runs_of_a_program_stop():
         assert sorted(printed(child)) == sorted(["stopping for SIGTERM", "stopped"] * 2)
 
 
+def test_a_run_that_starts_while_an_earlier_one_stops_is_stopped_too():
+    """The signal came between two starts, and the program waits for the first run, so the signal is not sent again."""
+    text = """
+    class First(FakeRun):
+        def stop_for_signal(self, name):
+            stops.listen(second)
+            super().stop_for_signal(name)
+    first, second = First(), FakeRun()
+    stops.listen(first); ready(); first.wait(); second.wait(); say("ended")
+    """
+    with program(text) as child:
+        child.send_signal(signal.SIGTERM)
+        assert printed(child) == [*["stopping for SIGTERM", "stopped"] * 2, "ended"]
+
+
 def test_after_the_last_run_signals_are_the_programs_own_again():
     text = """
     run = FakeRun(); stops.listen(run); stops.forget(run); ready()
