@@ -55,3 +55,11 @@ def test_no_command_is_advised_for_an_operator_of_other_state_or_for_an_older_ep
     with pytest.raises(GraphInvalid) as of_older_epoch:
         renamed(bench).check_base(first)
     assert ["bootstrap" in each.value.hint for each in (of_other_state, of_older_epoch)] == [False, False]
+
+
+def test_the_advice_repeats_the_newest_epoch_if_the_start_names_it(bench):
+    """A start that names no epoch is refused if a sink lacks epochs, and that error asks for the name."""
+    bench.decide(1, cursors={"in": {"n": 5}}, operators={"totals": OLD})
+    with pytest.raises(GraphInvalid) as refused:
+        replace(renamed(bench), restore=1).check_base(newest(bench))
+    assert "job.start(restore=1, accept_dropped_operator='totals')" in refused.value.hint

@@ -141,14 +141,6 @@ def test_the_confirmation_of_a_removal_keeps_the_epoch_that_the_start_restores(b
     assert f"{call} (--conf 'spark.ckpt.accept.dropped.operator=spark operators' --conf " in sparks.value.hint
 
 
-def test_advice_repeats_the_newest_epoch_if_the_start_names_it(bench):
-    """A start that names no epoch is refused if a sink lacks epochs, and that error asks for the name."""
-    bench.decide(1, cursors={"in": {"n": 5}, "old": {"n": 7}})
-    with pytest.raises(GraphInvalid) as refused:
-        Run.start(replace(bench.plan(), restore=1), 1, False, [])
-    assert "job.start(restore=1, accept_dropped_source='old')" in refused.value.hint
-
-
 def test_a_removed_sink_with_unpublished_epochs_that_is_gone_for_good_has_a_way_on(bench):
     """A restore of an epoch before them drops the epochs that only the removed sink lacks."""
     bench.decide(1, outputs={"out": StagedOutput(sink="out")})
@@ -310,8 +302,10 @@ def test_workers_that_do_not_start_within_patience_end_the_run_with_what_to_do(b
 
 def test_an_outage_longer_than_patience_ends_the_run_with_its_own_error(bench):
     full = [failed(error=StoreFull("no space left", location="/data", hint="free space")) for _ in range(999)]
-    error = ended(bench.run(*full, store_patience="50 ms", max_failed_epochs=0))
+    listener = OutageListener()
+    error = ended(bench.run(*full, store_patience="50 ms", max_failed_epochs=0, listeners=[listener]))
     assert (type(error), error.what, error.context["location"]) == (StoreFull, "no space left", "/data")
+    assert listener.over == listener.outages[-1:], "it is over with the run"
     assert "store_patience" in error.context["waited"]
     assert len(bench.incarnations) > 1
 
@@ -343,12 +337,7 @@ def test_failures_while_the_store_is_unreachable_count_as_its_outage(bench, monk
 class OutageListener(RunListener):
     def __init__(self):
         self.outages, self.over = [], []
-
-    def onOutage(self, event):
-        self.outages.append(event)
-
-    def onOutageOver(self, event):
-        self.over.append(event)
+        self.onOutage, self.onOutageOver = self.outages.append, self.over.append
 
 
 def test_an_outage_is_in_progress_and_events_until_it_is_over(bench):
@@ -362,14 +351,6 @@ def test_an_outage_is_in_progress_and_events_until_it_is_over(bench):
     eventually(lambda: listener.over == listener.outages, "the end of the outage")
     assert run.lastProgress is None
     assert run.stop(WAIT_S)
-
-
-def test_an_outage_that_a_run_does_not_outlast_is_over_with_it(bench):
-    listener, full = OutageListener(), [failed(error=StoreFull("no space left"))] * 999
-    bench.endings, bench.beginnings = full, []
-    run = Run.start(bench.plan(store_patience="50 ms"), "latest", False, [listener])
-    assert type(ended(run)) is StoreFull
-    assert listener.over == listener.outages[-1:]
 
 
 def test_a_stop_during_an_outage_ends_within_its_bound_and_says_why(bench, monkeypatch):
