@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from deltalake import DeltaTable
@@ -87,9 +88,10 @@ def pull(table: CopiedTable) -> None:
 
 
 def keep(table: CopiedTable, version: int, content: bytes) -> None:
-    """Add an own commit to the copy, right after it was made."""
-    # Else the next `pull` would request it from the object store.
-    _write(table.log / commit_name(version), content)
+    """Add an own commit to the copy, right after it was made. On a full disk the next `pull` requests it."""
+    # The commit counts, so its author must not get an error for the copy.
+    with suppress(OSError):
+        _write(table.log / commit_name(version), content)
 
 
 def push_checkpoint(table: CopiedTable) -> CopiedTable:

@@ -19,7 +19,7 @@ from integration_tests.small_disk import SmallDisk, small_disk
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import StoreDenied, StoreFull, StoreIoFailed, StoreOutage, StoreReadOnly
 from spark_ckpt.store import delta_log, durable
-from spark_ckpt.store.copied_log import pull
+from spark_ckpt.store.copied_log import keep, pull
 from spark_ckpt.store.delta_log import create_table
 from spark_ckpt.store.store import Store
 
@@ -200,6 +200,7 @@ def test_a_part_of_a_commit_that_a_full_temporary_disk_leaves_is_not_read(
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OSError, match="No space left"):
         pull(copy)  # type: ignore[arg-type]
+    keep(SimpleNamespace(log=tmp_path / "copy/_delta_log"), 1, b"an own commit, which counts")  # type: ignore[arg-type]
     monkeypatch.undo()
     pull(copy)  # type: ignore[arg-type]
     for name in ("00000000000000000000.json", "00000000000000000001.json"):
