@@ -195,7 +195,9 @@ def _parquet_tables(
         if misread := calendar.misread(batch):
             raise SourceInvalid(
                 f"{settings.path}/{file.name} has dates or times in the calendar of Spark before 3.0: {', '.join(misread)}",
-                hint="write the file again with Spark 3 or later, and spark.sql.parquet.datetimeRebaseModeInWrite CORRECTED",
+                # Times of the type INT96 follow the second one.
+                hint="write the file again with Spark 3 or later, with spark.sql.parquet.datetimeRebaseModeInWrite and "
+                "spark.sql.parquet.int96RebaseModeInWrite set to CORRECTED",
                 file=file.name,
             )
         table = pa.Table.from_batches([batch]).select(data.names)
