@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _NOT_FOUND = 404
 _REFUSED = (401, 403)
+_INCOMPATIBLE = 409
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,18 @@ def typed(error: Exception, where: str, *, writes: bool = False) -> Exception:
                 return SourceInvalid(
                     f"the schema registry refuses: {cause.error_message}", hint="check the registry's user and rights"
                 )
+            if cause.http_status_code == _INCOMPATIBLE:
+                return SourceInvalid(
+                    f"the schema registry refuses the schema of {where}: {cause.error_message}",
+                    hint="change the schema as the subject's compatibility rule allows, or the rule",
+                )
             # Other answers may pass, for example of a registry that starts or that limits requests.
             if cause.http_status_code != _NOT_FOUND:
                 return ConnectionError(f"the schema registry does not serve: {cause.error_message}")
-            return _bad(f"its schema is not in the registry: {cause.error_message}", where, writes)
-    return _bad(f"{type(error).__name__}: {error}", where, writes)
+            missing = f"its schema is not in the registry: {cause.error_message}"
+            register = f"register the schema under the subject {where}, or pass auto_register=True"
+            return _bad(missing, where, writes, register if writes else _FIX)
+    return _bad(f"{type(error).__name__}: {error}", where, writes, _FIT if writes else _FIX)
 
 
 def _is_of_the_network(error: BaseException) -> bool:
@@ -92,12 +100,11 @@ def _is_of_the_network(error: BaseException) -> bool:
     )
 
 
-def _bad(why: str, where: str, writes: bool) -> BadRecord:
-    hint = (
-        "make the rows fit the schema before encoded(...): no rows of the epoch were published"
-        if writes
-        else "fix the producer; on_error='null' lets such records through with the reason in column value_error"
-    )
+_FIT = "make the rows fit the schema before encoded(...): no rows of the epoch were published"
+_FIX = "fix the producer; on_error='null' lets such records through with the reason in column value_error"
+
+
+def _bad(why: str, where: str, writes: bool, hint: str) -> BadRecord:
     what = f"a value cannot be {'encoded' if writes else 'decoded'}: {why}"[:400].replace("\n", " ")
     return BadRecord(what, record=where or None, hint=hint)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 
-from spark_ckpt.errors import ConfigInvalid
+from spark_ckpt.errors import BadRecord, ConfigInvalid
 from spark_ckpt.spark_internals.arrow_types import arrow_schema_of
 from spark_ckpt_kafka.avro_columns import avro_columns
 from spark_ckpt_kafka.column_values import check_written, fitted
@@ -232,9 +232,9 @@ def decoded_batch(values: Values, data: pa.Array, places: list[pa.Array]) -> pa.
 
     def failed(at: int, raised: Exception) -> str:
         error = typed(raised, "/".join(str(place[at].as_py()) for place in places))
-        # An outage is no property of the record: with "null" it would turn every record of the batch into a
-        # rejected one.
-        if isinstance(error, OSError) or values.on_error == "fail":
+        # An outage or a refused login is no property of the record: with "null" it would turn every record of the
+        # batch into a rejected one.
+        if not isinstance(error, BadRecord) or values.on_error == "fail":
             raise error from None
         return str(error).split("\n", 1)[0]
 

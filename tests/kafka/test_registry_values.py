@@ -188,8 +188,22 @@ def test_an_outage_of_the_registry_is_no_bad_record_for_any_policy(server):
 def test_a_refused_login_of_the_registry_is_reported(server):
     good = AvroSerializer(client(server), WRITER)({"id": 7, "secret": "x", "amount": 2.5}, CONTEXT)
     server.failing = 401
-    with pytest.raises(SourceInvalid, match="refuses"):
-        decoded(Avro(Registry(server.url, {"max.retries": 0}), READER), good)
+    for on_error in ("fail", "null"):  # else each record would count as a bad one
+        with pytest.raises(SourceInvalid, match="refuses"):
+            decoded(Avro(Registry(server.url, {"max.retries": 0}), READER, on_error=on_error), good)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "advice"),
+    [(404, BadRecord, "under the subject orders-value"), (409, SourceInvalid, "compatibility rule")],
+    ids=["unknown", "incompatible"],
+)
+def test_a_written_schema_that_the_registry_lacks_or_refuses_is_reported_with_advice(server, status, kind, advice):
+    server.failing = status
+    values = Avro(Registry(server.url, {"max.retries": 0}), READER, auto_register=status == 409)
+    with pytest.raises(kind) as caught:
+        encoded_batch(values, "orders-value", pa.array([{"id": 7, "amount": 2.5, "currency": "USD"}]))
+    assert advice in caught.value.hint
 
 
 def test_official_deserialisers_read_the_written_values(server):
