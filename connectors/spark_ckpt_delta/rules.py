@@ -177,6 +177,17 @@ def check_collations(table: str, schema: StructType) -> None:
             )
 
 
+def check_structs(table: str, schema: StructType) -> None:
+    """Raise `SinkInvalid` for a struct without fields, as of a Protobuf message that has none: Parquet holds no such column."""
+    for field in schema.fields:
+        if any(isinstance(each, StructType) and not each.fields for each in _every_type(field.dataType)):
+            raise SinkInvalid(
+                f"{table}: column {field.name} is {field.dataType.simpleString()}, and Parquet has no struct without fields",
+                hint=f"leave it out: drop({field.name!r}), or select the fields that it has besides",
+                table=table,
+            )
+
+
 def _every_name(schema: StructType) -> Iterator[str]:
     return (name for kind in _every_type(schema) if isinstance(kind, StructType) for name in kind.names)
 

@@ -34,6 +34,7 @@ from spark_ckpt_delta.rules import (
     check_partition_types,
     check_partitioning,
     check_schema,
+    check_structs,
     check_writable,
     check_zone,
 )
@@ -153,6 +154,7 @@ class DeltaSink(SelectsRows):
             require_delta_spark(spark)
         check_names(self._table, schema)
         check_collations(self._table, schema)
+        check_structs(self._table, schema)
         # Tasks stage rows as Arrow: it has no type for some of Spark's, which an outbox would see in its first batch only.
         arrow_schema_of(schema)
         rule = self._rule

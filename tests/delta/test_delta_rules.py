@@ -168,6 +168,15 @@ def test_text_with_a_collation_is_refused_before_a_table_has_it(
     assert not (tmp_path / "t").exists()
 
 
+@pytest.mark.parametrize(
+    "kind", [StructType([]), ArrayType(StructType([StructField("gone", StructType([]))]))], ids=str
+)
+def test_a_struct_without_fields_is_refused_at_the_check(tmp_path: Path, kind: Any) -> None:
+    with pytest.raises(SinkInvalid, match="Parquet has no struct without fields") as refused:
+        DeltaSink(str(tmp_path / "t")).check(NO_SPARK, StructType([*ROWS.fields, StructField("made", kind)]))
+    assert "drop('made')" in refused.value.hint
+
+
 def test_a_type_that_no_task_can_stage_is_refused_at_the_check(tmp_path: Path) -> None:
     with pytest.raises(ConfigInvalid, match="interval year to month has no Arrow type"):
         DeltaSink(str(tmp_path / "t")).check(NO_SPARK, StructType([StructField("y", YearMonthIntervalType())]))
