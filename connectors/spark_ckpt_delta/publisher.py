@@ -32,7 +32,7 @@ from spark_ckpt_delta.marker import (
     transaction_version,
 )
 from spark_ckpt_delta.refusals import another_table, cannot_be_opened, publish_failed
-from spark_ckpt_delta.staged import remove_orphans, verified
+from spark_ckpt_delta.staged import present, remove_orphans, verified
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -179,6 +179,8 @@ class DeltalakePublisher:
             # with this fresh handle would be no conflict.
             if is_published(read_marker(opened, self._application), output, self._context):
                 return True
+            # A VACUUM without a retention may have run since the files were verified.
+            present(output, self._context.sink)
         said = one_line(failure) if failure is not None else "it takes no commit"
         raise publish_failed(self._table, said, failure, self._context, output.epoch) from failure
 

@@ -95,8 +95,23 @@ def verified(output: EpochOutput, sink: str) -> Sequence[pafs.FileInfo]:
     Raises `EpochDamaged` for the first file that differs from the manifest. Raises a `StoreOutage` if a file cannot be
     read for now. Files are read block by block, several at a time.
     """
+    found, system = present(output, sink), filesystem(output.root, output.storage_options)
+    try:
+        with ThreadPoolExecutor(_READERS, thread_name_prefix="ckpt-delta-verify") as pool:
+            # A file without a digest was compared by its size only. `list` raises the first error in the files' order.
+            read = partial(_check, system, _where(output, sink))
+            list(pool.map(read, [file for file in output.files if file.sha256]))
+    except OSError as error:
+        raise outage(output.root, error) from error
+    return found
+
+
+def present(output: EpochOutput, sink: str) -> Sequence[pafs.FileInfo]:
+    """Return the file system information of the epoch's files, in their order, after a comparison of their sizes.
+
+    Raises as `verified`.
+    """
     system = filesystem(output.root, output.storage_options)
-    where = {"epoch": output.epoch, "sink": sink, "root": output.root}
     try:
         found: Sequence[pafs.FileInfo] = system.get_file_info([file.path for file in output.files])
         # A table's folder that is not mounted lacks every file. That is an outage and no damage.
@@ -104,13 +119,14 @@ def verified(output: EpochOutput, sink: str) -> Sequence[pafs.FileInfo]:
             raise FileNotFoundError(f"there is no folder {output.root}")
         for file, info in zip(output.files, found, strict=True):
             # None: the file is missing.
-            check_size(file, info.size if info.type == pafs.FileType.File else None, **where)
-        with ThreadPoolExecutor(_READERS, thread_name_prefix="ckpt-delta-verify") as pool:
-            # A file without a digest was compared by its size only. `list` raises the first error in the files' order.
-            list(pool.map(partial(_check, system, where), [file for file in output.files if file.sha256]))
+            check_size(file, info.size if info.type == pafs.FileType.File else None, **_where(output, sink))
     except OSError as error:
         raise outage(output.root, error) from error
     return found
+
+
+def _where(output: EpochOutput, sink: str) -> dict[str, object]:
+    return {"epoch": output.epoch, "sink": sink, "root": output.root}
 
 
 def _check(system: pafs.FileSystem, where: dict[str, object], file: StagedFile) -> None:

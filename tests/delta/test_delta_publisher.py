@@ -317,6 +317,23 @@ def test_a_missing_staged_file_never_reaches_the_log(table: Path) -> None:
     assert DeltaTable(str(table)).version() == 0
 
 
+def test_a_staged_file_that_vacuum_removes_between_two_attempts_never_reaches_the_log(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = stage(table, {"id": [1]})
+    wider = pa.table({"id": pa.array([100], pa.int64()), "note": ["x"]})
+
+    def conflict_and_vacuum() -> None:
+        write_deltalake(str(table), wider, mode="append", schema_mode="merge")
+        (table / file.path).unlink()
+
+    before_commit(monkeypatch, conflict_and_vacuum)
+
+    with pytest.raises(EpochDamaged, match=file.path):
+        opened(table).publish(output(table, 1, [file]))
+    assert ids(table) == [100]
+
+
 def test_a_table_created_again_while_the_job_runs_is_noticed(table: Path) -> None:
     publisher = opened(table)
     columns = DeltaTable(str(table)).schema()
