@@ -225,6 +225,10 @@ def _encode(serialise: Callable[..., Any], subject: str) -> Callable[[Any], byte
 # -- in tasks --------------------------------------------------------------------------------------------------------------
 
 
+_UNHELD = (pa.ArrowException, OverflowError, UnicodeError)
+"""Errors for a value that its column cannot hold. The last one: JSON's text may have half of a surrogate pair."""
+
+
 def decoded_batch(values: Values, data: pa.Array, places: list[pa.Array]) -> pa.Array:
     """Return a struct of value and error for each record. `places`: topic, partition and offset, for the error."""
     decode, found, errors = values.decoder(), [], []
@@ -248,12 +252,12 @@ def decoded_batch(values: Values, data: pa.Array, places: list[pa.Array]) -> pa.
         errors.append(error)
     try:
         column = pa.array(found, kind)
-    except (pa.ArrowException, OverflowError):
+    except _UNHELD:
         # The error of a whole column names no record, and one record at a time takes ten times as long.
         for at, value in enumerate(found):
             try:
                 pa.array([value], kind)
-            except (pa.ArrowException, OverflowError) as raised:
+            except _UNHELD as raised:
                 found[at], errors[at] = None, failed(at, raised)
         column = pa.array(found, kind)
     return pa.StructArray.from_arrays([column, pa.array(errors, pa.string())], ["value", "error"])

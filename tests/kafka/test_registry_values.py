@@ -102,6 +102,7 @@ ANYTHING = json.dumps({"title": "Order", "type": "object"})
         (T.TimestampType(), "1700000000"),
         (T.DateType(), "19000"),
         (T.ArrayType(T.StringType()), '"abc"'),
+        (T.StringType(), r'"\ud800"'),
     ],
 )
 def test_a_value_that_no_column_can_hold_is_rejected_alone(server, kind, member):
