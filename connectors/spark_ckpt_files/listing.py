@@ -23,6 +23,7 @@ import pyarrow.fs as pafs
 from spark_ckpt.errors import SourceInvalid, SourceSilent
 from spark_ckpt.place import local_path
 from spark_ckpt.spark_internals.query_logs import SINK_LOG
+from spark_ckpt.storage_errors import one_line, refusal_in
 from spark_ckpt_files.sink_log import SparkSinkLog
 
 _log = logging.getLogger(__name__)
@@ -115,6 +116,23 @@ class Directory:
         if opened.size() != file.size:
             raise grown(self.path, file.name, file.size, opened.size())
         return opened
+
+    @contextmanager
+    def reading(self, file: DataFile) -> Iterator[None]:
+        """Raise the errors of a file's content as `SourceInvalid`, and those of an object store as `SourceSilent`."""
+        try:
+            yield
+        except (OSError, ValueError, pa.ArrowException) as error:
+            # A disk or a mount that fails, by the error's number: the job waits for it.
+            if refusal_in(error) is not None:
+                raise
+            # Of an object store it may be an outage. A disk reads a file as it is.
+            kind = SourceSilent if isinstance(error, OSError) and not self._is_local else SourceInvalid
+            raise kind(
+                f"{self.path}/{file.name} cannot be read: {one_line(error)}",
+                hint="if the file is damaged, write it again or move it out of the directory, and start the job again",
+                file=file.name,
+            ) from error
 
     @property
     def system(self) -> pafs.FileSystem:

@@ -40,10 +40,10 @@ def read_file(
     """Yield all rows of a file, in file order, as batches of schema `output`.
 
     Raises `BadRecord` for the first bad record if `on_error` is "fail". Raises `SourceInvalid` for a file of another
-    format, without the declared columns, or changed since the listing.
+    format, without the declared columns, damaged, or changed since the listing.
     """
     data = pa.schema([field for field in output if field.name not in RESERVED_COLUMNS])
-    with directory.open(file) as opened:
+    with directory.open(file) as opened, directory.reading(file):
         if settings.format == "parquet":
             tables = _parquet_tables(opened, file, settings, data, output)
         else:
@@ -54,7 +54,7 @@ def read_file(
 
 def check_file(directory: Directory, file: DataFile, settings: FilesSettings, data: pa.Schema) -> None:
     """Raise `SourceInvalid` if the file is clearly of another format or lacks columns."""
-    with directory.open(file) as opened:
+    with directory.open(file) as opened, directory.reading(file):
         if settings.format == "parquet":
             _parquet_columns(_parquet(opened, file, settings), file, settings, data)
             return
@@ -90,15 +90,8 @@ def _text_tables(
 
 
 def _records(opened: pa.NativeFile, file: DataFile, settings: FilesSettings) -> Iterator[Records]:
-    try:
-        yield from cut(
-            _unpacked(opened, file.name.rpartition(".")[2]),
-            settings.quote if settings.format == "csv" else None,
-            settings.multiline,
-            settings.delimiter,
-        )
-    except (OSError, ValueError) as error:
-        raise SourceInvalid(f"{settings.path}/{file.name} cannot be read: {error}", file=file.name) from error
+    quote = settings.quote if settings.format == "csv" else None
+    return cut(_unpacked(opened, file.name.rpartition(".")[2]), quote, settings.multiline, settings.delimiter)
 
 
 def _unpacked(opened: pa.NativeFile, ending: str) -> Readable:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import csv
 import datetime as dt
+import errno
 import gzip
 import io
 import json
@@ -20,12 +21,12 @@ from files_kit import settings_of
 from hypothesis import example, given
 from hypothesis import strategies as st
 from spark_ckpt_files import records as records_module
-from spark_ckpt_files.listing import Directory
+from spark_ckpt_files.listing import DataFile, Directory
 from spark_ckpt_files.reading import check_file, read_file
 from spark_ckpt_files.records import cut
 from spark_ckpt_files.text import Bad, Rows, csv_parser, json_parser, parse_tolerant
 
-from spark_ckpt.errors import BadRecord, ConfigInvalid, SourceInvalid
+from spark_ckpt.errors import BadRecord, ConfigInvalid, SourceInvalid, SourceSilent
 
 DATA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
 UTC = dt.UTC
@@ -510,6 +511,26 @@ def test_a_parquet_file_with_another_schema_says_which_columns(tmp_path: Path) -
 
     with pytest.raises(SourceInvalid, match="column id is string, not int64; column at is missing"):
         rows_of(tmp_path, content.getvalue(), "f.parquet", format="parquet")
+
+
+@pytest.mark.parametrize("at", [12, -700], ids=["page", "footer"])
+def test_a_damaged_parquet_file_is_named(at: int, tmp_path: Path) -> None:
+    content = io.BytesIO()
+    pa.parquet.write_table(pa.Table.from_pylist([{"id": n} for n in range(1_000)], DATA), content)
+    damaged = bytearray(content.getvalue())
+    damaged[at : at + 8] = b"\xff" * 8
+
+    with pytest.raises(SourceInvalid, match=r"f\.parquet cannot be read: ") as caught:
+        rows_of(tmp_path, bytes(damaged), "f.parquet", format="parquet")
+    assert caught.value.context["file"] == "f.parquet"
+
+
+def test_an_error_of_an_object_store_or_a_disk_within_a_file_may_pass() -> None:
+    directory = Directory("mock:///in")
+    with pytest.raises(SourceSilent, match=r"a\.csv cannot be read: timeout"), directory.reading(DataFile("a.csv", 1)):
+        raise OSError("timeout")
+    with pytest.raises(OSError, match="Input/output error"), Directory("in").reading(DataFile("a.csv", 1)):
+        raise OSError(errno.EIO, "Input/output error")
 
 
 @pytest.mark.parametrize(
