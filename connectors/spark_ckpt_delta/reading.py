@@ -12,7 +12,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from spark_ckpt.connector_parts.old_calendar import OldCalendar
-from spark_ckpt.errors import RowsLost, SourceInvalid
+from spark_ckpt.errors import RowsLost, SourceInvalid, SourceSilent
+from spark_ckpt.storage_errors import one_line, refusal_in
 from spark_ckpt_delta.log import BOUNDED, TableFile
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ def read_file(
 
     `zone`: of partition values that are timestamps without a zone.
 
-    Raises `RowsLost` if the file is missing, and `SourceInvalid` for a null that `schema` forbids, or a date or time in the
-    calendar of Spark before 3.0.
+    Raises `RowsLost` if the file is missing, `SourceSilent` if it cannot be read, and `SourceInvalid` for a null that `schema`
+    forbids, or a date or time in the calendar of Spark before 3.0.
     """
     try:
         with system.open_input_file(file.path) as opened:
@@ -50,6 +51,15 @@ def read_file(
         raise RowsLost(
             f"{table}: {file.path} is gone, but the job still has to read it",
             hint="raise delta.deletedFileRetentionDuration and vacuum less",
+        ) from error
+    except (OSError, ValueError, pa.ArrowException) as error:
+        # A disk or a mount that fails, by the error's number: the job waits for it.
+        if refusal_in(error) is not None:
+            raise
+        # An object store's error may pass, and nothing tells it from that of a damaged file.
+        raise SourceSilent(
+            f"{table}: {file.path} cannot be read: {one_line(error)}",
+            hint="if the file is damaged, bring it back from a backup and start the job again",
         ) from error
 
 

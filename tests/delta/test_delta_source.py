@@ -474,6 +474,19 @@ def test_a_version_that_appears_with_its_checkpoint_between_two_reads_is_read(
     assert [row["id"] for row in rows_between(reader(table, cursor), dict(cursor), end)] == [1]
 
 
+def test_a_file_that_cannot_be_read_is_an_error_with_its_name(table: Path) -> None:
+    cursor = start(table)
+    append(table, [list(range(1_000))])
+    (file,) = [each for each in table.glob("*.parquet") if each.stat().st_size > 2_000]
+    damaged = bytearray(file.read_bytes())
+    damaged[12:20] = b"\xff" * 8
+    file.write_bytes(damaged)
+
+    plan = reader(table, cursor)
+    with pytest.raises(SourceSilent, match=f"{file.name} cannot be read: "):
+        rows_between(plan, cursor, plan.latestOffset(cursor, ReadAllAvailable()))
+
+
 def test_a_vacuumed_file_is_an_error_with_its_name(table: Path) -> None:
     append(table, [[0]])
     at: Any = dict(start(table))
