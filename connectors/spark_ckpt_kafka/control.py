@@ -5,11 +5,12 @@ Every request has a timeout, so that a wrong address costs seconds and not minut
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 from spark_ckpt_kafka.library import (
     LOGIN_REFUSED,
@@ -65,6 +66,9 @@ _HAS_MEMBERS = (
 Positions = dict[tuple[str, int], int]
 """Offsets by (topic, partition)."""
 
+Topics: TypeAlias = "Iterable[str] | re.Pattern[str]"
+"""Topics by name, or those that match, except internal ones."""
+
 T = TypeVar("T")
 
 
@@ -108,30 +112,33 @@ class KafkaControl:
         answer = self._call(lambda admin: _metadata(admin, None))
         return sorted(topic["name"] for topic in answer["topics"] if not topic["is_internal"])
 
-    def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
+    def partitions(self, topics: Topics) -> dict[str, list[int]]:
         """Return the partition numbers of each topic. Raises `ControlError` for a topic that does not exist."""
-        wanted = sorted(set(topics))
-        found = self._call(lambda admin: admin.describe_topics(wanted)) if wanted else []
-        result: dict[str, list[int]] = {}
-        for topic in found:
-            _check_topic(topic["name"], topic["error_code"], self._connection.servers)
-            result[topic["name"]] = sorted(one["partition_index"] for one in topic["partitions"])
-        return result
+        found = self._metadata_of(topics)["topics"]
+        return {topic["name"]: sorted(one["partition_index"] for one in topic["partitions"]) for topic in found}
 
-    def identity(self, topics: Iterable[str]) -> dict[str, str]:
+    def identity(self, topics: Topics) -> dict[str, str]:
         """Return the endpoint: the id of the cluster and of each topic. A topic that was deleted and re-created has
         another id.
 
         The id of a topic is empty for brokers before 2.8, which have none. Raises `ControlError` for a topic that does
         not exist.
         """
-        wanted = sorted(set(topics))
+        answer = self._metadata_of(topics)
+        ids = {f"topic {topic['name']}": _id_text(topic.get("topic_id")) for topic in answer["topics"]}
+        return {"cluster": str(answer["cluster_id"])} | ids
+
+    def _metadata_of(self, topics: Topics) -> dict[str, Any]:
+        pattern = topics if isinstance(topics, re.Pattern) else None
+        wanted = sorted(set(topics)) if not isinstance(topics, re.Pattern) else None
         answer = self._call(lambda admin: _metadata(admin, wanted))
-        parts = {"cluster": str(answer["cluster_id"])}
+        if pattern is not None:
+            # Names and content of one answer: another broker may not know a new topic yet, and would deny it.
+            named = [each for each in answer["topics"] if not each["is_internal"] and pattern.fullmatch(each["name"])]
+            answer = answer | {"topics": named}
         for topic in answer["topics"]:
             _check_topic(topic["name"], topic["error_code"], self._connection.servers)
-            parts[f"topic {topic['name']}"] = _id_text(topic.get("topic_id"))
-        return parts
+        return answer
 
     def beginnings(self, partitions: Mapping[str, Sequence[int]]) -> Positions:
         """Return the first offset that retention has left in each partition."""
@@ -208,7 +215,9 @@ class KafkaControl:
         if not specs:
             return {}
         timeout_ms = int(REQUEST_TIMEOUT_S * 1000)
-        found = self._call(lambda admin: admin.list_partition_offsets(specs, level, timeout_ms))
+        # A broker has just described these partitions: one that does not know them will learn of them.
+        passing = (*_MOVING, kafka_errors.UnknownTopicOrPartitionError)
+        found = self._call(lambda admin: admin.list_partition_offsets(specs, level, timeout_ms), passing)
         return {(place.topic, place.partition): answer.offset for place, answer in found.items()}
 
     def _call(

@@ -12,7 +12,7 @@ import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from spark_ckpt.connector import Adopted, Cursor
 from spark_ckpt.connector_parts.arguments import checks_arguments
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from spark_ckpt_kafka.values import Values
 
 
+T = TypeVar("T")
+
+
 class Subscription:
     """Topics by name, or those that match `pattern`. Raises `ConfigInvalid` for an invalid pattern."""
 
@@ -39,18 +42,21 @@ class Subscription:
     def __str__(self) -> str:
         return self._pattern.pattern if self._pattern else ",".join(self._named)
 
-    def names(self, control: KafkaControl) -> list[str]:
-        """Return the current topics. Raises `SourceInvalid` if none matches."""
-        if self._pattern is None:
-            return self._named
-        names = [name for name in control.topics() if self._pattern.fullmatch(name)]
-        if not names:
-            raise SourceInvalid(f"no topic matches {self._pattern.pattern!r}", hint="create one, or change the pattern")
-        return names
-
     def partitions(self, control: KafkaControl) -> dict[str, list[int]]:
-        """Return the partition numbers of each topic. Raises `ControlError` for a topic that does not exist."""
-        return control.partitions(self.names(control))
+        """Return the partition numbers of each current topic.
+
+        Raises `ControlError` for a topic that does not exist, and `SourceInvalid` if none matches.
+        """
+        return self._some(control.partitions(self._pattern or self._named), 0)
+
+    def identity(self, control: KafkaControl) -> dict[str, str]:
+        """Return the endpoint: the cluster and the current topics. Raises as `partitions`."""
+        return self._some(control.identity(self._pattern or self._named), 1)
+
+    def _some(self, found: dict[str, T], besides: int) -> dict[str, T]:
+        if len(found) == besides:
+            raise SourceInvalid(f"no topic matches {str(self)!r}", hint="create one, or change the pattern")
+        return found
 
     def for_spark(self) -> dict[str, str]:
         """Return the option of Spark's reader."""
@@ -318,11 +324,9 @@ class KafkaSource:
         return other
 
     def identity(self, spark: SparkSession) -> Mapping[str, str]:
-        """Return the endpoint: the cluster and the current topics. One request over a kept connection (two with
-        `pattern`).
-        """
+        """Return the endpoint: the cluster and the current topics. One request over a kept connection."""
         with _as_source_error():
-            return {"kind": "kafka"} | self._kept.ask(lambda control: control.identity(self._topics.names(control)))
+            return {"kind": "kafka"} | self._kept.ask(self._topics.identity)
 
     def disconnect(self) -> None:
         """Close the kept connection."""

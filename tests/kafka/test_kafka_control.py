@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
@@ -163,6 +164,36 @@ def test_a_topic_is_internal_if_the_brokers_say_so_and_not_by_its_name(monkeypat
     topics = [{"name": "__ev", "is_internal": False}, {"name": "__consumer_offsets", "is_internal": True}]
     monkeypatch.setattr(control, "open_admin", lambda settings: Naming({"cluster_id": "c", "topics": topics}))
     assert KafkaControl(Connection("broker:9092")).topics() == ["__ev"]
+
+
+def test_topics_of_a_pattern_and_what_they_are_come_from_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another broker may not know a new topic yet: asked about it by name, it would deny the topic."""
+    here = {"error_code": 0, "partitions": [{"partition_index": 0}], "is_internal": False}
+    topics = [{"name": name, **here} for name in ("in-1", "in-2", "other")]
+    unknown = [{"name": "in-2", "error_code": 3}]
+    answers = [{"cluster_id": "c", "topics": each} for each in (topics, unknown)]
+
+    monkeypatch.setattr(control, "open_admin", lambda settings: Naming(*answers))
+    source = KafkaSource("broker:9092", pattern="in-.*")
+    assert source.identity(None) == {"kind": "kafka", "cluster": "c", "topic in-1": "", "topic in-2": ""}
+    assert KafkaControl(Connection("broker:9092")).partitions(re.compile("in-.*")) == {"in-1": [0], "in-2": [0]}
+
+    monkeypatch.setattr(control, "open_admin", lambda settings: Naming(*answers))
+    with pytest.raises(SourceInvalid, match=r"no topic matches 'out-\.\*'"):
+        KafkaSource("broker:9092", pattern="out-.*").identity(None)
+
+
+def test_a_partition_that_a_broker_does_not_know_yet_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = [kafka_errors.UnknownTopicOrPartitionError("in-3")]
+
+    class Lagging(Admin):
+        def list_partition_offsets(self, specs: Mapping[Any, Any], *_: object) -> dict[Any, Any]:
+            if errors:
+                raise errors.pop()
+            return dict.fromkeys(specs, SimpleNamespace(offset=7))
+
+    monkeypatch.setattr(control, "open_admin", lambda settings: Lagging([]))
+    assert KafkaControl(Connection("broker:9092")).ends({"in": [3]}) == {("in", 3): 7}
 
 
 def test_a_kept_connection_that_the_broker_has_closed_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
