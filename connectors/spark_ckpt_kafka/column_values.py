@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import types as T
 
 Values: TypeAlias = "pa.Array[Any]"
@@ -42,10 +43,14 @@ def fitted(value: Any, kind: pa.DataType) -> Any:
 
 
 def check_written(given: Values, wanted: T.DataType) -> None:
-    """Raise `ValueError` for values that Avro's serialiser would change silently, at any depth.
+    """Raise `ValueError` for values that the serialiser of Avro or Protobuf would change silently, at any depth.
 
-    They are fractions and numbers out of range for whole numbers, other types for booleans and the reverse, and times without
-    a zone for instants: it takes them for times in the zone of the executor's machine.
+    They are:
+
+    - fractions and numbers out of range for whole numbers, whole numbers that a float rounds, and infinity for others;
+    - other types for booleans, binary for text, and the reverse: Protobuf's JSON form has bytes as text in base64;
+    - times for dates, and times without a zone for instants: Avro takes them for times in the zone of the executor's
+      machine.
     """
     kind = given.type
     if pa.types.is_struct(kind) and isinstance(wanted, T.StructType):
@@ -58,7 +63,35 @@ def check_written(given: Values, wanted: T.DataType) -> None:
         check_written(given.items, wanted.valueType)
     elif pa.types.is_timestamp(kind) and kind.tz is None and isinstance(wanted, T.TimestampType):
         raise ValueError("a timestamp_ntz column is an instant in the schema")
-    elif pa.types.is_boolean(kind) != isinstance(wanted, T.BooleanType) and not pa.types.is_null(kind):
+    elif _is_another(kind, wanted):
         raise ValueError(f"a column of type {kind} is {wanted.simpleString()} in the schema")
-    elif isinstance(wanted, T.IntegralType) and (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
-        given.cast(pa.int32() if isinstance(wanted, T.IntegerType) else pa.int64())
+    elif (numbers := _numbers(kind, wanted)) is not None:
+        narrowed = given.cast(numbers)  # raises for a value that it would change, except for a float's infinity
+        if pa.types.is_floating(kind) and not pc.is_finite(narrowed).equals(pc.is_finite(given)):
+            raise ValueError(f"a number is too large for {wanted.simpleString()}")
+
+
+def _is_another(kind: pa.DataType, wanted: T.DataType) -> bool:
+    match wanted:
+        case T.BinaryType() if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            return True
+        case T.StringType() if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            return True
+        case T.DateType() if pa.types.is_timestamp(kind):
+            return True
+    return bool(pa.types.is_boolean(kind) != isinstance(wanted, T.BooleanType) and not pa.types.is_null(kind))
+
+
+def _numbers(kind: pa.DataType, wanted: T.DataType) -> pa.DataType | None:
+    """Return the numbers of the schema that a column of numbers is compared with; None if all of its values fit."""
+    whole, exact = pa.types.is_integer(kind), pa.types.is_decimal(kind)
+    match wanted:
+        case T.IntegralType() if whole or exact or pa.types.is_floating(kind):
+            return pa.int32() if isinstance(wanted, T.IntegerType) else pa.int64()
+        case T.DecimalType() if exact:
+            return pa.decimal128(wanted.precision, wanted.scale)
+        case T.DoubleType() if whole:
+            return pa.float64()
+        case T.FloatType() if whole or pa.types.is_float64(kind):
+            return pa.float32()
+    return None

@@ -270,7 +270,8 @@ def encoded_batch(values: Values, subject: str, rows: pa.Array) -> pa.Array:
     # them: it can tell a null in a map from one in a message.
     maps = None if isinstance(values, Protobuf) else "strict"
     try:
-        if isinstance(values, Avro):
+        # JSON's serialiser raises for what JSON lacks.
+        if not isinstance(values, JsonSchema):
             check_written(rows, values.columns)
         given = rows.to_pylist(maps_as_pydicts=maps)
         return pa.array([None if row is None else encode(row) for row in given], pa.binary())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -292,6 +294,9 @@ def test_a_local_time_is_not_written_as_an_instant_of_the_machines_zone(made, se
         ("boolean", pa.array([5])), ("boolean", pa.array(["false"])),
         ({"type": "array", "items": "long"}, pa.array([[1.0, 1.5]])), ({"type": "map", "values": "int"}, pa.array(
             [[("a", 2**40)]], pa.map_(pa.string(), pa.int64()))),
+        ("int", pa.array([Decimal("1.5")])), ("double", pa.array([2**53 + 1])), ("float", pa.array([2**24 + 1])),
+        ("float", pa.array([1e300])),
+        ({"type": "int", "logicalType": "date"}, pa.array([dt.datetime(2024, 1, 2, 3, tzinfo=dt.UTC)])),
     ],
 )  # fmt: skip
 def test_a_value_that_avros_serialiser_would_change_is_refused(kind, given, server):
@@ -302,19 +307,35 @@ def test_a_value_that_avros_serialiser_would_change_is_refused(kind, given, serv
 
 
 def test_numbers_of_other_types_are_written_if_they_fit(server):
-    types = {"i": "int", "l": "long", "d": "double", "n": ["null", "boolean"]}
+    types = {"i": "int", "l": "long", "w": "long", "d": "double", "f": "float", "n": ["null", "boolean"]}
     fields = [{"name": name, "type": each} for name, each in types.items()]
     values = Avro(server.url, json.dumps({"type": "record", "name": "R", "fields": fields}))
     given = {
         "i": pa.array([2**31 - 1]),
         "l": pa.array([7.0]),
+        "w": pa.array([Decimal("7.00")]),
         "d": pa.array([3]),
+        "f": pa.array([math.inf]),
         "n": pa.nulls(1),
         "more": pa.array(["x"]),
     }
     rows = pa.StructArray.from_arrays([*given.values()], [*given])
     found, _ = decoded(values, *encoded_batch(values, "orders-value", rows).to_pylist())
-    assert found == [{"i": 2**31 - 1, "l": 7, "d": 3.0, "n": None}]
+    assert found == [{"i": 2**31 - 1, "l": 7, "w": 7, "d": 3.0, "f": math.inf, "n": None}]
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("data", pa.array(["abcd"])),
+        ("id", pa.array([Decimal("1.5")])),
+        ("tags", pa.array([[b"x"]])),
+        ("by", pa.array([[("a", Decimal("0.5"))]], pa.map_(pa.string(), pa.decimal128(2, 1)))),
+    ],
+)
+def test_a_value_that_protobufs_json_form_would_change_is_refused(name, given, server):
+    with pytest.raises(BadRecord, match="cannot be encoded"):
+        encoded_batch(Protobuf(server.url, Order), "orders-value", pa.StructArray.from_arrays([given], [name]))
 
 
 def test_a_protobuf_map_may_have_boolean_keys(server):
