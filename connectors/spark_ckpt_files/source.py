@@ -158,10 +158,7 @@ class FilesSource:
         data = declared(self._schema)
         check_schema(data, self._settings.format)
         self._cleaning.check()
-        names = self._directory.names()
-        while names:
-            first = min(names)
-            names.discard(first)
+        for first in sorted(self._directory.names()):
             try:
                 for file in self._directory.stat([first]).values():
                     return check_file(self._directory, file, self._settings, arrow_schema_of(data))
