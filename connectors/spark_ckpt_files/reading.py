@@ -236,7 +236,7 @@ _FAMILIES: tuple[Callable[[pa.DataType], bool], ...] = (
     pa.types.is_timestamp,
     pa.types.is_decimal,
     lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
-    lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind),
+    lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind),
 )
 
 

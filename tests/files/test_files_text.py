@@ -470,6 +470,11 @@ def test_a_number_that_does_not_fit_is_refused_at_every_depth(value, found, want
             parquet_rows(tmp_path, table, pa.schema([("x", declared)]))
 
 
+def test_bytes_of_a_fixed_length_are_read_as_binary(tmp_path: Path) -> None:
+    table = pa.table({"x": pa.array([b"0123", None], pa.binary(4))})
+    assert parquet_rows(tmp_path, table, pa.schema([("x", pa.binary())])) == [{"x": b"0123"}, {"x": None}]
+
+
 @pytest.mark.parametrize("made", [lambda kind: kind, pa.list_, lambda kind: pa.map_(pa.string(), kind)])
 def test_a_field_inside_a_column_is_not_null_because_of_its_case(made, tmp_path: Path) -> None:
     """A field that the file lacks is null, as in Spark."""
