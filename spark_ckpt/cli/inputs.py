@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from spark_ckpt.cli.memory_check import FOLDER, check_memory
 from spark_ckpt.connector import Cursor, Json
@@ -67,10 +68,18 @@ def _all_again(store: Store, log_state: LogState, planned: RestorePlan) -> list[
     manifest = log_state.newest_readable(store.log.manifest)
     if manifest is None:
         return []
-    newest = manifest.cursors
+    newest = {
+        name: _placed(cursor, manifest.source_identities.get(name, {})) for name, cursor in manifest.cursors.items()
+    }
     uncounted = sorted(each.epoch for each in log_state.ancestry() if each.epoch > manifest.epoch)
     found = (_again(store, name, planned.cursors.get(name), newest[name]) for name in sorted(newest))
     return [_at_least(each, uncounted) for each in found if each is not None]
+
+
+def _placed(cursor: Cursor, endpoint: Mapping[str, str]) -> Cursor:
+    """Return a cursor with the absolute path of its endpoint: the program's own may be relative to another folder."""
+    relative = isinstance(path := cursor.get("path"), str) and not (Path(path).is_absolute() or "://" in path)
+    return {**cursor, "path": endpoint["path"]} if relative and "path" in endpoint else cursor
 
 
 def _at_least(again: InputAgain, uncounted: Sequence[int]) -> InputAgain:

@@ -186,7 +186,7 @@ def test_the_command_counts_in_words_that_agree(command, world):
 
 @pytest.fixture
 def inbox(tmp_path):
-    """Create three epochs that consumed a file each; return the folder of the files."""
+    """Create three epochs that consumed a file each, of a folder with a relative path; return the folder."""
     from spark_ckpt_files.ledger import Consumed, FileLedger
     from spark_ckpt_files.listing import Directory
 
@@ -197,8 +197,9 @@ def inbox(tmp_path):
     for number in (1, 2, 3):
         (folder / f"{number}.csv").write_text("1\n")
         consumed = ledger.after(consumed, list(Directory(str(folder)).stat([f"{number}.csv"]).values()))
-        cursors = {"rows": dict(consumed.cursor(str(folder)))}
-        world.commit(world.manifest().model_copy(update={"cursors": cursors, "operators": {}}))
+        read = {"cursors": {"rows": dict(consumed.cursor("in"))}, "operators": {}}
+        place = {"source_identities": {"rows": {"path": str(folder)}}}
+        world.commit(world.manifest().model_copy(update=read | place))
     return folder
 
 
