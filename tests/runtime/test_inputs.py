@@ -44,6 +44,9 @@ class Log:
         self._cursors, self._unpublished, self._newest = cursors, unpublished, newest
         self._latest = max(cursors, default=0) if latest is None else latest
 
+    def commit(self, epoch, cursors):
+        self._cursors[epoch], self._latest = cursors, epoch
+
     def state(self):
         briefs = [SimpleNamespace(epoch=epoch) for epoch in self._cursors]
         return SimpleNamespace(
@@ -113,6 +116,17 @@ def test_a_replaced_driver_releases_nothing():
     InputRetention(plan(source, Log({3: at(30), 4: at(40)}, newest=2))).follow(FORGOT)
 
     assert source.released == []
+
+
+def test_a_driver_that_restored_the_beginning_releases_nothing_before_its_first_epoch():
+    source, log = StatefulSource(), Log({3: at(30), 4: at(40)}, latest=0)
+    retention = InputRetention(plan(source, log))
+    retention.follow(RetentionReport())
+    assert source.released == []
+
+    log.commit(5, at(10))
+    retention.follow(RetentionReport())
+    assert source.released == [[30, 40, 10]]
 
 
 def test_no_input_is_released_while_a_kept_epoch_is_older_than_the_source():

@@ -171,7 +171,6 @@ class InputRetention:
         # The first call releases in any case: the last incarnation may have died between retention and release.
         if not self._sources or (self._begun and not report.epochs):
             return
-        self._begun = True
         self.hold()
         try:
             self._release()
@@ -199,9 +198,11 @@ class InputRetention:
     def _release(self) -> None:
         log = self._plan.store.log
         log_state = log.state()
-        # A newer driver may have restored the beginning: then it reads again what every kept epoch has read.
-        if log_state.incarnation != log.own_incarnation:
+        # A driver that restored the beginning reads again what every kept epoch has read: a newer one, or this one until it
+        # has an epoch. With standbys, a pass comes before its first epoch.
+        if log_state.incarnation != log.own_incarnation or not log_state.latest:
             return
+        self._begun = True
         kept = sorted(brief.epoch for brief in log_state.epochs)
         if not kept or any(kept[0] in log_state.unsettled(sink) for sink in log_state.sinks):
             return  # the rows of the oldest epoch are not published yet
