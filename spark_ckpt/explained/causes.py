@@ -220,7 +220,7 @@ _RUNS: Mapping[str, ErrorCause] = {
         "the input.",
         "No row is lost: start the job again, and it continues after its newest epoch; after a handover the standby does. If a "
         "time limit of the platform sent the signal, raise the limit. A program that can work on a part of the input catches the "
-        "error.",
+        "error; after SIGTERM it can start no other run with `availableNow=True`.",
     ),
     "CKPT_RUN_FAILED": ErrorCause(
         "More than `max_failed_epochs` incarnations in a row failed, and no epoch was committed between them.",
