@@ -10,7 +10,7 @@ from spark_ckpt.connector import PublishedEpoch
 from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.epochs.log_state import LogState, taken_back
 from spark_ckpt.epochs.records import Manifest, SinkIdentity
-from spark_ckpt.epochs.restore import Read, Verify, whole_at_most
+from spark_ckpt.epochs.restore import Choice, Read, Verify, whole_epochs
 from spark_ckpt.errors import UNREADABLE, PublishConflict
 from spark_ckpt.wording import epochs
 
@@ -54,13 +54,17 @@ def endpoints_now(log_state: LogState, read: Read) -> Mapping[str, SinkIdentity]
 
 def lacking_after(found: Iterable[Behind], log_state: LogState, read: Read) -> dict[str, int]:
     """Return per sink the epoch after which it lacks rows: its newest one, or the last before it replaced another endpoint."""
+    # If it has acknowledged no more than it has, the log counts nothing as published that it lacks.
+    late = _complete_until(found, log_state, read)
+    return {sink: epoch for sink, epoch in late.items() if epoch < log_state.acked.get(sink, 0)}
+
+
+def _complete_until(found: Iterable[Behind], log_state: LogState, read: Read) -> dict[str, int]:
     late = list(found)
     now = endpoints_now(log_state, read) if late else {}  # a start without a late sink reads no manifest for it
     # Epochs before a replacement are no rows of this endpoint. Counted as lost, they would be due to it, and no start could
     # publish them.
-    after = {each.sink: max(each.has, now[each.sink].after if each.sink in now else 0) for each in late}
-    # If it has acknowledged no more than it has, the log counts nothing as published that it lacks.
-    return {sink: epoch for sink, epoch in after.items() if epoch < log_state.acked.get(sink, 0)}
+    return {each.sink: max(each.has, now[each.sink].after if each.sink in now else 0) for each in late}
 
 
 def rows_published(log_state: LogState, newest: Manifest, read: Read) -> dict[str, int]:
@@ -110,8 +114,10 @@ def refusal(
         return None
     # The advice has to hold after the operator has followed it: then the missing epochs are unpublished, and their rows
     # are needed.
+    late = _complete_until(found, log_state, read)
     without = taken_back(log_state, lacking_after(found, log_state, read))
-    to = whole_at_most(without, log_state.latest, read, verify)
+    choices = whole_epochs(without, log_state.latest, read, verify)
+    to = next((each.base.epoch for each in choices if not _lacks_dropped(each, late)), 0)
     newest = {each.sink: log_state.acked.get(each.sink, each.published) for each in found}
     commands = [command for sink, epoch in newest.items() if (command := declaring(sink, epoch))]
     ways = ["bring back what the sink had: a newer backup, or its newest commits"]
@@ -127,6 +133,13 @@ def refusal(
         hint="; or ".join(ways),
         restore=to,
     )
+
+
+def _lacks_dropped(choice: Choice, late: Mapping[str, int]) -> bool:
+    """Return True if a sink lacks rows up to this epoch that retention has dropped: no start could publish those after them."""
+    due = choice.unpublished
+    before = {sink: due[sink][0].rows_before if sink in due else choice.base.rows_so_far for sink in late}
+    return any(before[sink].get(sink, 0) > epoch for sink, epoch in late.items())
 
 
 def _unanswered(log_state: LogState, found: list[Behind]) -> str:

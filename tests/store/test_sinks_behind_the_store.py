@@ -221,3 +221,23 @@ def test_a_fold_keeps_the_record_of_lost_rows(world: World, tmp_path: Path) -> N
     assert not {5, 6} & log.state().by_id.keys()
     with pytest.raises(PublishConflict, match="their rows would be lost"):
         log.begin_incarnation(world.holder, "lost", takeover=True)
+
+
+@pytest.mark.parametrize("tried", [False, True])
+def test_no_epoch_is_advised_whose_lost_rows_retention_has_dropped(world: World, tried: bool) -> None:
+    """A start from it published epoch 7 to a sink that lacks 3 to 6, and ended with a conflict."""
+    world.store.log.add_savepoint("old", 1)
+    for epoch in range(5, 9):
+        world.epoch({"a": epoch}, full=True, acked=epoch - 1)
+    world.store.retain(Retention(keep_last=2, slack=0))
+    assert world.store.log.state().by_id.keys() == {1, 7, 8}
+    if tried:
+        world.begin(8, taken_back=sinks_taken_back(bound(2), world.store, 8, Confirmed()))
+
+    with pytest.raises(PublishConflict) as caught:
+        sinks_taken_back(bound(2), world.store, "latest", Confirmed())
+
+    assert caught.value.context["restore"] == 1
+    back = sinks_taken_back(bound(2), world.store, 1, Confirmed())
+    point = world.store.log.begin_incarnation(world.holder, 1, takeover=True, taken_back=back)
+    assert (point.manifest.epoch, point.unpublished) == (1, {})
