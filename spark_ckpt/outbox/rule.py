@@ -268,6 +268,8 @@ def _unexpected(log_state: LogState, known: SparkBatch, batch: SparkBatch) -> Ba
             f"; or rewind the query to a batch that the outbox still has, {kept[-1]} to {kept[0]}: "
             "`spark-ckpt rewind plan --outbox STORE`"
         )
+    if not log_state.latest:  # a start restored the beginning, and ended before its first batch was committed
+        hint += "; or repeat the start that restored the beginning, with restore=0: rows that sinks have come again"
     return BatchUnexpected(
         f"batch {batch.number} does not continue a batch that outbox '{log_state.job}' knows", hint=hint, **said
     )

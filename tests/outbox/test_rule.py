@@ -352,6 +352,16 @@ def test_a_restore_to_the_beginning_is_for_one_start_too(log, sinks):
         Host(log, sinks, Accepted(restore=0)).call(0, query="another")
 
 
+def test_a_restore_to_the_beginning_that_committed_no_batch_is_advised_again(log, sinks):
+    decided(log, sinks, 3)
+    with pytest.raises(PublishFailed):
+        Host(log, sinks, Accepted(restore=0), fails=failing(RunPlan)).call(3, offsets="edited")
+    with pytest.raises(BatchUnexpected) as refused:
+        Host(log, sinks).call(3, offsets="edited", before="edited")
+    assert "with restore=0" in refused.value.hint
+    assert Host(log, sinks, Accepted(restore=0)).call(3, offsets="edited", before="edited") is BatchVerdict.NEW
+
+
 def test_a_foreign_query_is_refused_after_a_rewind_to_the_beginning(log, sinks):
     decided(log, sinks, 0, 1)
     with pytest.raises(PublishFailed):
