@@ -481,6 +481,6 @@ def _staged(plan: JobPlan) -> JobPlan:
     """Return the plan with the staging of its rows, and with the endpoints of tables that its sinks have created."""
     stages = {binding.name: binding.sink.stage(binding.schema) for binding in plan.bindings}
     for name, stage in stages.items():
-        if name in plan.confirmed.moved and stage.root is not None:
-            plan.store.moved(name, stage.root)
+        if stage.root is not None:
+            plan.store.set_root(name, stage.root)
     return replace(plan, stage_plans=stages, found=identities.completed(plan.found, plan.spark, plan.bindings))

@@ -311,10 +311,9 @@ class OutboxRun:
                 name: prepared(self._store, name, rows, batch.schema(name, rows), spark)
                 for name, rows in self._settings.sinks.items()
             }
-        # Files of unpublished epochs moved with their table.
-        for name in self._settings.confirmed.moved & self._sinks.keys():
-            if not (place := self._sinks[name].place).in_store:
-                self._store.moved(name, place.root)
+        for name, each in self._sinks.items():
+            if not each.place.in_store:
+                self._store.set_root(name, each.place.root)
         bound = [BoundSink(name, each.rows.sink) for name, each in self._sinks.items()]
         fresh = self._settings.confirmed.new_sinks
         # Identities first: another table has no marker, and would look like one that lost its rows.

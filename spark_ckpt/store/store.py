@@ -92,7 +92,7 @@ class Store:
         self._shown: tuple[int, Mapping[str, Sequence[str]]] = -1, {}
         """An incarnation, and the tables that existed at its first update, by folder."""
         self._trimmed_ms: int | None = None
-        self._moved: dict[str, str] = {}  # by sink: the place of its table now; manifests name an earlier one
+        self._roots: dict[str, str] = {}  # by sink: the place of its table now; a manifest may name an earlier one
         self.log = self._opened_log(job)
         log_state = self.log.state()
         if not log_state.store_id:
@@ -168,9 +168,9 @@ class Store:
         folder = self.location.local
         return folder and folder / _RUNS / f"{_READ}{epoch}-{index.removesuffix('-index.json')}"
 
-    def moved(self, sink: str, root: str) -> None:
-        """Record that the table of `sink` was moved to `root`. Its staged files were moved with it."""
-        self._moved[sink] = root
+    def set_root(self, sink: str, root: str) -> None:
+        """Set the place of the table of `sink`. Files of epochs from before a move of the table are there, too."""
+        self._roots[sink] = root
 
     def verify_for(self, taken_back: Mapping[str, int]) -> Callable[[Manifest], None]:
         """Return `verify` with `taken_back` filled in: per sink the newest epoch that it has."""
@@ -357,7 +357,7 @@ class Store:
         # A published file belongs to the sink, which may compact or delete it. Its absence is no damage.
         if not lacks and epoch not in self.log.state().unsettled(sink):
             return None
-        elsewhere = Location(self._moved.get(sink, root), self.location.storage_options)
+        elsewhere = Location(self._roots.get(sink, root), self.location.storage_options)
         # These storage options open no other bucket, so a file there cannot be checked.
         return elsewhere if elsewhere.local is not None or bucket_of(elsewhere) == bucket_of(self.location) else None
 
