@@ -135,6 +135,9 @@ def needed_rows(rows: Sequence[LogRow], epochs: set[int]) -> set[int]:
         elif row.kind == "reader" and isinstance(record := record_of(row), ReaderMoved):
             readers[record.reader] = row.seq
         elif row.kind == "index" and row.epoch in epochs:
+            # The first one stays, too: the lines of an epoch that was committed without an index begin with it.
+            if row.epoch not in said:
+                needed.add(row.seq)
             said[row.epoch] = row.seq
     # No "folded" row is needed: the commit that drops rows appends one with all sums.
     lease = {newest[kind] for kind in _OF_A_LEASE if kind in newest}

@@ -477,6 +477,18 @@ def test_an_epoch_that_says_a_later_index_serves_it_also_after_retention(trio: T
     assert (newest.after, newest.index) == (77, 77), "the index never decreases"
 
 
+def test_the_lines_of_an_epoch_without_an_index_are_the_same_after_retention(trio: Trio) -> None:
+    """An aligned reader says each line of an idle time. Rows of the epoch are stamped with the line before the first one."""
+    log = trio.orders.store.log
+    trio.orders.commit(index=0)
+    for index in (120, 180, 240):
+        log.say_index(log.state().incarnation, 5, index)
+    before = log.state().by_id[5]
+    trio.orders.forget(5)
+    after = trio.orders.store.reopened().log.state().by_id[5]
+    assert (before.after, before.index) == (after.after, after.index) == (119, 240)
+
+
 def test_a_store_given_twice_is_refused(trio: Trio) -> None:
     with pytest.raises(ConfigInvalid):
         read_stores([trio.orders.store, trio.orders.store.reopened()])
