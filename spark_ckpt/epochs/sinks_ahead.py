@@ -40,6 +40,17 @@ def refusal(markers: Mapping[str, PublishedEpoch], log_state: LogState, store: s
         return None
     # One command covers all sinks, so it names the highest numbers.
     epoch, incarnation = (max(getattr(markers[name], of) for name in ahead) for of in ("epoch", "incarnation"))
+    # The log has these numbers, so that the command changes nothing for such a sink.
+    again = [
+        name
+        for name in ahead
+        if markers[name].epoch <= log_state.last and markers[name].incarnation <= log_state.incarnation
+    ]
+    confirmed = again[0] if len(again) == 1 else again
+    replaced = (
+        f" ({', '.join(again)}, with another epoch of a number that the log has given again, needs another table or topic, which "
+        f"the start confirms with accept_new_sink={confirmed!r})"
+    )
     return PublishConflict(
         "; ".join(f"sink {name} is ahead of the store: {why}" for name, why in ahead.items()),
         sink=", ".join(ahead),
@@ -47,7 +58,6 @@ def refusal(markers: Mapping[str, PublishedEpoch], log_state: LogState, store: s
         # The command ends the advice, so that it can be taken as it is.
         hint="the store is from an older backup, or has lost its newest epochs: bring them back from a newer backup. If "
         "they are lost for good, take the sinks back to the store's newest epoch, because the job produces the rows after "
-        "it again (a sink with another epoch of a number that the log has given again needs another table or topic, which "
-        f"the start confirms with accept_new_sink={next(iter(ahead))!r}), and run: "
+        f"it again{replaced if again else ''}, and run: "
         f"spark-ckpt accept-loss {shlex.quote(store)} --epoch {epoch} --incarnation {incarnation}",
     )

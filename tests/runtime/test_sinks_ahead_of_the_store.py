@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from incarnation_kit import JOB, SCHEMA, FakeSink, FakeSource
@@ -102,6 +103,19 @@ def test_another_epoch_with_the_same_number_is_not_taken_for_the_first(tmp_path:
     store.log.release(2)
     assert list(store.log.accept_loss(2, 2)) == []
     assert "accept_new_sink='out'" in caught.value.hint
+
+
+def test_only_a_sink_with_another_epoch_of_a_number_is_to_be_replaced() -> None:
+    """The command is enough for the other one."""
+    ahead = PublishedEpoch(Epoch(9), Incarnation(2), lambda name: False)
+    other = PublishedEpoch(Epoch(1), Incarnation(1), lambda name: False)
+    log_state = LogState(incarnation=1, last=1, by_id={1: SimpleNamespace(attempt="a")})  # type: ignore[dict-item]
+    found = refusal({"ahead": ahead, "other": other}, log_state, "/store")
+    assert found is not None
+    assert "accept_new_sink='other'" in found.hint
+    found = refusal({"ahead": ahead}, log_state, "/store")
+    assert found is not None
+    assert "accept_new_sink" not in found.hint
 
 
 def test_the_command_names_a_store_with_a_blank_as_a_shell_takes_it() -> None:
