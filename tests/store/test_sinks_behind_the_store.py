@@ -238,6 +238,7 @@ def test_no_epoch_is_advised_whose_lost_rows_retention_has_dropped(world: World,
         sinks_taken_back(bound(2), world.store, "latest", Confirmed())
 
     assert caught.value.context["restore"] == 1
+    assert "of later epochs" in caught.value.hint, "the log has not all of them"
     back = sinks_taken_back(bound(2), world.store, 1, Confirmed())
     point = world.store.log.begin_incarnation(world.holder, 1, takeover=True, taken_back=back)
     assert (point.manifest.epoch, point.unpublished) == (1, {})
