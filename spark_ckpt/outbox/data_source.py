@@ -87,7 +87,7 @@ def settings_of(options: Mapping[str, str], run: str, overwrite: bool) -> Outbox
             hint='.option("checkpointLocation", "/data/checkpoints/orders")',
         )
     settings = named_outbox(options.get("outbox") or "").confirmed(
-        _epoch(options.get("restore")),
+        options.get("restore"),
         options.get("accept_query") or "",
         _names(options.get("accept_new_sink")),
         _names(options.get("accept_moved")),
@@ -129,14 +129,6 @@ def named_outbox(reference: str) -> Outbox:
     if not isinstance(outbox, Outbox):
         raise ConfigInvalid(f"{reference} is {type(outbox).__name__}, not an Outbox", hint=_EXAMPLE)
     return outbox
-
-
-def _epoch(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not text.isdigit():
-        raise ConfigInvalid(f"option restore is the number of an epoch, not {text!r}")
-    return int(text)
 
 
 def _names(text: str | None) -> frozenset[str]:

@@ -202,7 +202,7 @@ class Outbox:
 
     def confirmed(
         self,
-        restore: int | None,
+        restore: int | str | None,
         accept_query: str,
         accept_new_sink: str | Collection[str],
         accept_moved: str | Collection[str],
@@ -210,7 +210,7 @@ class Outbox:
     ) -> OutboxSettings:
         """Return the settings of one start. For parameters see `start`; `checkpoint` replaces the outbox's own."""
         confirmed = Confirmed(new_sinks=_names(accept_new_sink), moved=_names(accept_moved))
-        settings = replace(self._settings, accepted=Accepted(accept_query, restore), confirmed=confirmed)
+        settings = replace(self._settings, accepted=Accepted(accept_query, _epoch(restore)), confirmed=confirmed)
         if checkpoint is None:
             return settings
         return replace(settings, checkpoint=_absolute(checkpoint, dict(settings.storage_options)))
@@ -351,6 +351,17 @@ def _absolute(checkpoint: str, options: dict[str, str]) -> str:
     # Absolute: Spark's processes may run in another folder.
     location = checkpoint_location(checkpoint, options)
     return location.uri if local_path(checkpoint) is not None else checkpoint
+
+
+def _epoch(restore: int | str | None) -> int | None:
+    """Return the number of an epoch, which an option or a command line has as a text. Raises `ConfigInvalid`."""
+    if isinstance(restore, str) and restore.isascii() and restore.isdigit():
+        return int(restore)
+    if isinstance(restore, str | bool):
+        raise ConfigInvalid(
+            f"restore is the number of an epoch, not {restore!r}", hint="`spark-ckpt list STORE` has the numbers"
+        )
+    return restore
 
 
 def _targets(metrics: str | Collection[str]) -> tuple[str, ...]:

@@ -61,12 +61,18 @@ def test_the_options_confirm_changes_as_the_arguments_of_a_start(tmp_path):
     assert settings.checkpoint == str(tmp_path / "checkpoint")
 
 
+def test_a_start_takes_an_epoch_of_a_command_line(outboxes):
+    """Before, the error said that epoch 3 is not among the kept ones, which it named."""
+    assert outboxes.confirmed("3", "", (), ()).accepted == Accepted(restore=3)
+
+
 def test_options_that_cannot_work_are_refused(tmp_path):
     without = {name: value for name, value in options(tmp_path).items() if name != "checkpointlocation"}
     for given, overwrite in (
         (without, False),
         (options(tmp_path), True),
         (options(tmp_path, restore="newest"), False),
+        (options(tmp_path, restore="²"), False),
         (options(tmp_path, "served"), False),
         (options(tmp_path, "behind"), False),
     ):
