@@ -158,15 +158,20 @@ class StageProcess:
         """Epoch up to which sinks were last allowed to publish."""
         self.newest_heard = heard
         self.served = dict([*served, (epoch, index)])
+        self.risen_ms: int | None = None
+        """Time at which the index rose, or at which this process began; None before its first event."""
 
     def handle(self, event: Event, now_ms: float) -> list[Effect]:
         """Return what is to be done, in order. `now_ms`: this host's wall clock, ms since 1970 UTC."""
+        now = int(now_ms)
+        self.risen_ms = now if self.risen_ms is None else self.risen_ms
         match event:
             case LogsRead():
-                return self.on_logs_read(event, int(now_ms))
+                return self.on_logs_read(event, now)
             case EpochEnding():
-                return [StampEpoch(self.index_of_epoch(int(now_ms)))]
+                return [StampEpoch(self.index_of_epoch(now))]
             case EpochServes(epoch=epoch, index=index):
+                self.risen_ms = now if index > self.index else self.risen_ms
                 self.committed(epoch, index)
                 return []
         raise TypeError(f"{type(event).__name__} is no event of the protocol between programs")
@@ -259,5 +264,9 @@ class StageProcess:
         """Return the newest index that this program knows: by its clock, or of its senders."""
         # In seconds, so that programs with different intervals speak of the same moments.
         tick = now_ms // self.every_ms * self.every_ms // 1000
+        # A clock that was set forward and back leaves an index of the future. Without such steps no line would follow until
+        # that time, and sinks that wait for decided lines would publish nothing.
+        if tick < self.index and self.risen_ms is not None and not 0 <= now_ms - self.risen_ms < self.every_ms:
+            tick = self.index + 1
         # A program without an index may have read rows of every line up to the newest that it has heard of.
         return max(self.newest_heard if self.index else self.newest_heard + 1, tick)

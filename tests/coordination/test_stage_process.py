@@ -11,7 +11,17 @@ from checkpoint_protocols.graph import Graph, channel_between
 from checkpoint_protocols.ids import Incarnation, ProcessId
 from checkpoint_protocols.recovery import Birth, ProtocolSettings
 from checkpoint_protocols.vocabulary import CaptureState, Commanded, Deliver, Envelope, Received, Stored, StoreRecord
-from spark_ckpt.coordination.stage_process import Between, SayIndex, StageProcess, TakeEpoch
+from spark_ckpt.coordination.stage_process import (
+    Between,
+    EpochEnding,
+    EpochServes,
+    LogsRead,
+    ReleaseEpochs,
+    SayIndex,
+    StageProcess,
+    StampEpoch,
+    TakeEpoch,
+)
 from spark_ckpt.driver.index_keeper import check_index
 from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.program_edges.edge import Edge
@@ -58,6 +68,25 @@ def test_a_program_without_an_epoch_announces_no_index() -> None:
 
 def test_an_index_never_decreases_although_the_clock_does() -> None:
     assert indexed().index_of_epoch(20_000) == 40
+
+
+def test_lines_follow_after_a_clock_was_set_forward_and_back() -> None:
+    """Sinks of stages publish decided lines only: without further ones they published nothing for as long as it was ahead."""
+    stage = staged(Between.UNALIGNED, (3, 40))
+    hour_ms = 3_600_000
+    assert stage.handle(EpochEnding(), 50_000 + hour_ms) == [StampEpoch(3650)]
+    stage.handle(EpochServes(4, 3650), 50_000 + hour_ms)
+    for epoch, now_ms in ((5, 51_000), (6, 61_000), (7, 71_000)):
+        index = 3646 + epoch
+        assert stage.handle(look(), now_ms) == [TakeEpoch(index)]
+        assert stage.handle(EpochEnding(), now_ms) == [StampEpoch(index)]
+        stage.handle(EpochServes(epoch, index), now_ms)
+        assert stage.handle(look(index), now_ms) == [ReleaseEpochs(epoch)]
+        assert stage.handle(EpochEnding(), now_ms + EVERY_MS - 1) == [StampEpoch(index)]
+
+
+def look(*stages: int) -> LogsRead:
+    return LogsRead(stamp=0, stages=stages, reached=0, arriving=0, idle=False, under_way=bool(stages))
 
 
 def test_a_program_that_had_no_index_begins_above_every_line_it_may_have_read() -> None:
