@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
 from checkpoint_protocols.machine import Effect, Event
+from spark_ckpt.driver import coordinator
 from spark_ckpt.driver.coordinator import CoordinatorLoop
 
 WAIT_S = 120
@@ -75,10 +78,13 @@ def test_a_posted_call_runs_on_the_thread_between_events(bench):
     assert bench.words(3) == ["before", "ckpt-coordinator", "after"]
 
 
-def test_timers_fire_in_order_of_their_time_not_of_their_setting(bench):
+def test_timers_fire_in_order_of_their_time_not_of_their_setting(bench, monkeypatch):
     def set_all():
-        for delay_ms, word in ((120, "third"), (10, "first"), (60, "second")):
-            bench.loop.set_timer(delay_ms, Said(word))
+        with monkeypatch.context() as standing:  # a pause between two settings would change their order
+            now_s = time.monotonic()
+            standing.setattr(coordinator, "time", SimpleNamespace(monotonic=lambda: now_s))
+            for delay_ms, word in ((30, "third"), (10, "first"), (20, "second")):
+                bench.loop.set_timer(delay_ms, Said(word))
 
     bench.loop.post(set_all)
     bench.loop.start()
@@ -101,18 +107,19 @@ def test_a_timer_is_not_early(bench):
 
 def test_a_flood_of_events_delays_no_timer(bench):
     """A loop that checks its timers only when idle would never fire here: every effect posts the next event."""
-    count = 0
+    count, enough = 0, 1_000_000
 
     def again():
         nonlocal count
         count += 1
-        if bench.done.empty() and count < 1_000_000:
+        if bench.done.empty() and count < enough:
             bench.loop.post(again)
 
     bench.loop.post(lambda: bench.loop.set_timer(20, Said("fired")))
     bench.loop.post(again)
     bench.loop.start()
     assert bench.words(1) == ["fired"]
+    assert count < enough, "the timer waited for the end of the flood"
 
 
 def test_an_answer_that_comes_during_effects_is_handled_right_after_them(bench):
