@@ -446,11 +446,6 @@ def test_an_outbox_of_another_query_and_a_jobs_store_are_refused(world: World) -
         plan_rewind(RewindRequest([str(world.checkpoint)], "q@0", outboxes=[str(world.root / "job")]), 0)
 
 
-def test_a_plan_without_the_outbox_names_the_missing_option(world: World) -> None:
-    plan = plan_rewind(RewindRequest([str(world.checkpoint)], "q@3", [str(world.gold)]), 0)
-    assert plan.tables == [] or any("--outbox STORE" in note for note in plan.notes)
-
-
 def test_a_plan_is_applied_in_another_folder_than_it_was_made_in(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(world.root)
     take_pin(PinRequest(world.request("", outboxes=["store"]), Path("pins"), "now"), 1)

@@ -109,6 +109,13 @@ def test_undone_versions_name_their_writers(chain):
     assert any("written outside of these queries: 7" in note for note in plan.notes)
 
 
+@pytest.mark.parametrize(("writer", "named"), [("spark-ckpt/store/gold/delta-rs", True), ("somebody-else", False)])
+def test_a_plan_without_the_outbox_of_an_undone_version_names_the_missing_option(chain, writer, named):
+    chain.bronze.version((writer, 7), at_ms=began(9))
+    notes = chain.plan("enrich@4").notes
+    assert any("plan again with --outbox STORE" in note for note in notes) is named
+
+
 def test_an_unfinished_batch_stays_unless_its_input_is_undone(chain):
     """Spark runs it again with the same end offsets, and the table skips a batch that it has."""
     chain.enrich.batch(6, state=True, commit=False)
