@@ -61,7 +61,7 @@ def test_an_incarnation_that_stops_ends_the_run(bench):
 
 def test_a_program_that_ends_waits_until_its_run_has_ended_in_order(bench, monkeypatch):
     at_exit = []
-    monkeypatch.setattr(run_module.atexit, "register", at_exit.append)
+    monkeypatch.setattr(run_module, "atexit", SimpleNamespace(register=at_exit.append, unregister=at_exit.remove))
     run = bench.run("running")
     (end,) = at_exit
     end()
@@ -70,8 +70,7 @@ def test_a_program_that_ends_waits_until_its_run_has_ended_in_order(bench, monke
 
 def test_a_run_that_has_ended_leaves_no_exit_handler(bench, monkeypatch):
     registered = []
-    monkeypatch.setattr(run_module.atexit, "register", registered.append)
-    monkeypatch.setattr(run_module.atexit, "unregister", registered.remove)
+    monkeypatch.setattr(run_module, "atexit", SimpleNamespace(register=registered.append, unregister=registered.remove))
     run = bench.run(STOPPED)
     assert ended(run) is None
     eventually(lambda: registered == [], "the end of the run's thread")
