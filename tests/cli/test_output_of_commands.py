@@ -86,7 +86,7 @@ def test_control_characters_of_a_users_data_are_shown_and_not_sent(capsys):
 
 def test_characters_that_the_terminal_lacks_are_escaped(world, tmp_path, monkeypatch, ended):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
-    with pytest.raises(Ended, match="0"):
+    with pytest.raises(Ended, match=r"^0$"):
         app.run(["report", world.store.location.uri, "-o", str(tmp_path / "zo\xeb.html")])
     written = sys.stdout.buffer.getvalue()
     print_json({"key": "zo\xeb"})
@@ -107,7 +107,7 @@ def test_a_command_whose_output_is_closed_does_its_work(world, monkeypatch, ende
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", None)
 
-    with pytest.raises(Ended, match="0"):
+    with pytest.raises(Ended, match=r"^0$"):
         app.run(["savepoint", "add", world.store.location.uri, "named", *options])
     sys.stdout.close()
     sys.stderr.close()

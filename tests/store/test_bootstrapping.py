@@ -83,7 +83,7 @@ def test_a_missing_operator_or_epoch_is_named(world: World) -> None:
     store = opened(world)
     with pytest.raises(EpochNotFound, match="no state of operator 'nobody'"):
         bootstrap(store, "new", Origin(store, 1, "nobody"))
-    with pytest.raises(EpochNotFound, match="7"):
+    with pytest.raises(EpochNotFound, match="epoch 7 is not in the log"):
         bootstrap(store, "new", Origin(store, 7, OPERATOR))
 
 

@@ -116,7 +116,7 @@ def test_missing_and_unreadable_files_have_typed_answers(location: Location) -> 
     location.delete(["f"])
     with pytest.raises(FileNotFoundError):
         location.read_bytes("f")
-    with pytest.raises(EpochDamaged, match="missing"):
+    with pytest.raises(EpochDamaged, match="f is missing"):
         location.read_table("f")
     location.write_bytes("g", b"not parquet")
     with pytest.raises(EpochDamaged, match="cannot be read"):
