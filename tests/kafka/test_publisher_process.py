@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import queue
@@ -13,9 +14,11 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
+from spark_ckpt_kafka import publisher_process
 from spark_ckpt_kafka.options import Connection as Brokers
 from spark_ckpt_kafka.options import Tuning
 from spark_ckpt_kafka.producer import ProducerFailed
@@ -196,13 +199,15 @@ def frozen(make: Callable[[float], PublisherProcess]) -> PublisherProcess:
     return process
 
 
-def test_progress_is_reported_at_most_every_half_second() -> None:
+def test_progress_is_reported_at_most_every_half_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ms = itertools.count(10_000)
+    monkeypatch.setattr(publisher_process, "time", SimpleNamespace(monotonic=lambda: next(now_ms) / 1000))
     here, there = Pipe()
     with here, there:
         replies = Replies(there)
-        for _ in range(1000):
+        for _ in range(1200):  # each takes a millisecond
             replies.progress()
-        assert _received(here) == [Signal.PROGRESS]
+        assert _received(here) == [Signal.PROGRESS] * 3
 
 
 def _received(connection: Connection) -> list[object]:
