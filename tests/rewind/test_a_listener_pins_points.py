@@ -112,7 +112,7 @@ def test_an_error_is_logged_and_retried_and_never_raised(chain, clock, caplog):
     assert "holds no file `metadata`" in listening.listener.error.what
     assert "no point was pinned: [CKPT_CHECKPOINT_FOREIGN]" in caplog.text
     listening.progress()
-    assert len(caplog.records) == 1, "not before a minute is over"
+    assert caplog.text.count("no point was pinned") == 1, "not before a minute is over"
     metadata.write_text(text)
     clock.ms += RETRY_MS_MAX
     listening.idle()
