@@ -8,7 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import run_kit
 from incarnation_kit import JOB, SCHEMA, FakeSink, FakeSource
+from run_kit import STOPPED, Bench
 
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import PublishedEpoch, SinkContext
@@ -69,6 +71,19 @@ def test_a_store_restored_from_an_older_backup_is_refused_before_a_commit(tmp_pa
         refuse_newer_sinks(bound(sink), restored)
     assert restored.log.state() == before
     assert f"accept-loss {restored.location.uri} --epoch 2 --incarnation 2" in caught.value.hint
+
+
+def test_a_start_with_a_sink_ahead_of_the_store_begins_no_incarnation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, monkeypatch)
+    bench.decide(1)
+    newest = PublishedEpoch(Epoch(2), Incarnation(2), lambda name: False)
+    monkeypatch.setattr(run_kit, "FakeSink", lambda: MarkedSink(newest))
+    before = bench.store.reopened().log.state()
+    with pytest.raises(PublishConflict, match="it has epoch 2, the log's newest is 1"):
+        bench.run(STOPPED)
+    assert (bench.incarnations, bench.store.reopened().log.state()) == ([], before)
 
 
 def test_the_error_names_all_sinks_ahead_of_the_store_and_one_command_accepts_them(tmp_path: Path) -> None:
