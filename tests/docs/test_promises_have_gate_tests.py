@@ -4,33 +4,56 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import spark_ckpt
 
 ROOT = Path(spark_ckpt.__file__).parents[1]
+LONG = "pytest.mark.long"
 
 
 def promised_files() -> dict[str, list[Path]]:
-    """Files of tests per guarantee; a name without a folder is in the folder of the one before it."""
+    """Files of tests per guarantee, without those after "(long)"; a name without a folder is in the folder of the one before it."""
     page = (ROOT / "docs" / "guarantees.md").read_text()
     found: dict[str, list[Path]] = {}
-    for promise, tests in re.findall(r"^\*\*(.+?)\.\*\* .*?\nTests: (.+?)\n", page, re.DOTALL | re.MULTILINE):
-        for name in re.findall(r"`([\w/]+\.py)`", tests):
+    for promise, tests in re.findall(r"^\*\*(.+?)\.\*\* .*?\nTests: (.+?)\n(?:\n|\Z)", page, re.DOTALL | re.MULTILINE):
+        for name in re.findall(r"`([\w/]+\.py)`", tests.partition("(long)")[0]):
             files = found.setdefault(promise, [])
             files.append(ROOT / name if "/" in name else files[-1].with_name(name))
     return found
 
 
 def gate_tests(text: str) -> list[str]:
-    """Tests of a module that are not all long."""
+    """Tests of a module that have a case without the mark `long`."""
     tree = ast.parse(text)
+    named = {ast.unparse(each.targets[0]): each.value for each in tree.body if isinstance(each, ast.Assign)}
+    if "pytestmark" in named and LONG in ast.unparse(named["pytestmark"]):
+        return []
     functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name.startswith("test_")]
-    return [each.name for each in functions if not any(is_long(mark) for mark in each.decorator_list)]
+    return [each.name for each in functions if not any(is_long(mark, named) for mark in each.decorator_list)]
 
 
-def is_long(mark: ast.expr) -> bool:
-    return ast.unparse(mark) == "pytest.mark.long"
+def is_long(mark: ast.expr, named: Mapping[str, ast.expr]) -> bool:
+    """True for the mark itself, and for parameters that all have it."""
+    if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.parametrize":
+        return are_long(mark.args[1], named)
+    return ast.unparse(mark) == LONG
+
+
+def are_long(cases: ast.expr, named: Mapping[str, ast.expr]) -> bool:
+    match cases:
+        case ast.Name(id=name) if name in named:
+            return are_long(named[name], named)
+        case ast.Starred(value=value):
+            return are_long(value, named)
+        case ast.GeneratorExp(elt=case) | ast.ListComp(elt=case):
+            return are_long(case, named)
+        case ast.List(elts=[_, *_] as each) | ast.Tuple(elts=[_, *_] as each):
+            return all(are_long(case, named) for case in each)
+        case ast.Call(keywords=keywords):
+            return any(each.arg == "marks" and LONG in ast.unparse(each.value) for each in keywords)
+    return False
 
 
 def wrong_stand_ins(path: Path) -> list[str]:
@@ -79,3 +102,12 @@ def test_every_promise_has_tests_in_the_gate() -> None:
 def test_a_promise_that_only_long_tests_keep_is_found() -> None:
     assert gate_tests("@pytest.mark.long\ndef test_it(): ...\n") == []
     assert gate_tests("@pytest.mark.kill\ndef test_it(): ...\n") == ["test_it"]
+    assert gate_tests("pytestmark = [pytest.mark.kill, pytest.mark.long]\ndef test_it(): ...\n") == []
+
+
+def test_a_promise_of_which_every_case_is_long_is_found() -> None:
+    case = "pytest.param(1, marks=pytest.mark.long)"
+    text = f"FEW = [{case}]\n@pytest.mark.parametrize('n', [{case}, *({case} for _ in range(2)), *FEW])\ndef test_it(n): ...\n"
+    assert gate_tests(text) == []
+    assert gate_tests(text.replace("[pytest", "[0, pytest", 1)) == ["test_it"]
+    assert gate_tests("@pytest.mark.parametrize('n', [1, 2])\ndef test_it(n): ...\n") == ["test_it"]
