@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -13,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from integration_tests.broker import free_ports
 
 SECRET = "not-for-anybodys-eyes"
 
@@ -23,9 +24,7 @@ def running_s3(log: Path | None = None) -> Iterator[dict[str, str]]:
 
     `log`: gets a line per request, see `Requests`.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    [port] = free_ports(1)
     # A separate process: deltalake holds the interpreter's lock while it lists.
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with Path(os.devnull if log is None else log).open("wb") as written:
