@@ -105,7 +105,7 @@ def test_a_closed_listener_leaves_no_thread():
     aside.start()
     (thread,) = set(threading.enumerate()) - before
     aside.close()
-    thread.join(5)
+    thread.join(WAIT_S)
     assert not thread.is_alive()
 
 
