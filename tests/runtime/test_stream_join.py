@@ -52,12 +52,12 @@ class Joined:
     def batch(self, *rows, now=1000, read=None):
         """Run a batch of (side, key, value); return the output as (key, left value, right value). `read`: clock of the inputs."""
         table = self.table(rows) if rows else None
-        self.group = KeyGroupState.decode(self.group.encode(), self.operator.schema, self.cache, 0)
         found = [
             each
             for table in self.operator.process(table, self.group, Clock(now, inputs_ms=read))
             for each in table.to_pylist()
         ]
+        self.group = KeyGroupState.decode(self.group.encode(), self.operator.schema, self.cache, 0)
         return [(row["k"], row.get("item"), row.get("paid")) for row in found]
 
     def table(self, rows):
@@ -123,6 +123,28 @@ def test_a_key_without_rows_for_the_ttl_is_forgotten(tmp_path):
     assert joined.batch((R, "a", 2), now=119_450) == [("a", "x", 2)], "a row extends the ttl"
     assert joined.batch(now=180_000) == []
     assert joined.batch((R, "a", 3), now=180_001) == []
+
+
+def test_a_ttl_of_a_join_that_had_none_counts_from_the_start_for_keys_without_rows(tmp_path):
+    before = Joined(tmp_path / "before")
+    before.batch((L, "a", "x"), (L, "b", "y"), (L, "b", "z"))
+    snapshot(before.group, before.store, 1)
+    joined = Joined(tmp_path / "after", how="left", ttl="1 minute")
+    joined.store.files = before.store.files
+    joined.group = KeyGroupState.restored(joined.operator.schema, joined.cache, 0, before.group.files, 1)
+
+    assert joined.batch((R, "b", 1), now=10_000) == [("b", "y", 1), ("b", "z", 1)]
+    joined.batch(now=20_000)
+    assert snapshot(joined.group, joined.store, 2)
+    assert joined.group.earliest_timeout_ms == 70_000
+    assert joined.batch(now=70_000) == []
+    assert joined.batch(now=70_001) == [("a", "x", None)], "once"
+    assert joined.batch((R, "a", 2), now=80_000) == []
+
+    snapshot(joined.group, joined.store, 3)
+    again = KeyGroupState.restored(joined.operator.schema, joined.cache, 0, joined.group.files, 3)
+    list(joined.operator.process(None, again, Clock(90_000)))
+    assert again.is_captured, "no later start writes all rows again"
 
 
 def test_a_left_join_emits_unmatched_rows_when_the_key_is_forgotten(tmp_path):

@@ -241,6 +241,9 @@ class VectorizedOperator:
 
     def process(self, rows: pa.Table | None, group: KeyGroupState, clock: Clock) -> Iterator[pa.Table]:
         """Call the function once for the keys with rows, and once for the keys whose timeout has passed."""
+        # A program without a `ttl` may have written the state: without a timeout its keys would stay for ever.
+        if group.is_restored and self.ttl_ms is not None:
+            group.time_untimed(clock.processing_ms + self.ttl_ms)
         if rows is not None:
             yield from self._on_rows(self._timeouts.on_time(rows, group, clock), group, clock)
         # after the rows: a key whose timeout they moved is no longer due

@@ -49,6 +49,7 @@ class _Head(TypedDict):
     epoch: int
     due_from: int
     outgrown: bool
+    untimed_due: int | None
     levels: list[list[tuple[str, int, int, int, str, int, str]]]  # fields of `RangeRef`
 
 
@@ -108,6 +109,8 @@ class KeyGroupState:
         self._delta = empty(schema)
         self._due_from = 0  # timeouts of levels before it were handled; epoch ms
         self._outgrown = False
+        # Timeout in epoch ms for the keys of levels that have none; the next full snapshot writes it.
+        self._untimed_due: int | None = None
         self._pending: tuple[Capture, KeyTable] | None = None  # between `capture` and `captured`
 
     @classmethod
@@ -135,6 +138,7 @@ class KeyGroupState:
         head, delta = _opened(data)
         group = cls(schema, cache, key_group)
         group.epoch, group._due_from, group._outgrown = head["epoch"], head["due_from"], head["outgrown"]
+        group._untimed_due = head["untimed_due"]
         group._levels = [tuple(RangeRef(*ref) for ref in level) for level in head["levels"]]
         if delta is not None:
             # Within one incarnation the schema cannot change; another program's state must not be read as this one's.
@@ -152,6 +156,7 @@ class KeyGroupState:
             "epoch": self.epoch,
             "due_from": self._due_from,
             "outgrown": self._outgrown,
+            "untimed_due": self._untimed_due,
             "levels": [[list(ref) for ref in level] for level in self._levels],
         }
         text = json.dumps(head, separators=(",", ":")).encode()
@@ -178,7 +183,7 @@ class KeyGroupState:
     @property
     def is_captured(self) -> bool:
         """True if a snapshot has nothing to write."""
-        return not len(self._delta) and not self._outgrown
+        return not len(self._delta) and not self._writes_all
 
     @property
     def earliest_timeout_ms(self) -> int:
@@ -262,10 +267,18 @@ class KeyGroupState:
         places: list[tuple[KeyTable, Int64s]] = []
         newer: list[KeyTable] = []
         for table in self._newest_first():
-            live = np.flatnonzero((table.timeouts == NO_TIMEOUT) & (numbers(table.table, OP) == PUT))
+            live = np.flatnonzero((table.timeouts == NO_TIMEOUT) & _live(table))
             places.append((table, _not_in(newer, table, live, self.schema)))
             newer.append(table)
         return self._expired_rows([(table, at) for table, at in places if len(at)])
+
+    def time_untimed(self, due_ms: int) -> None:
+        """Give the keys that have state and no timeout one at `due_ms` (epoch milliseconds), with the next snapshot.
+
+        That one writes all rows: changes of so many keys might not fit Spark's state.
+        """
+        if any(((table.timeouts == NO_TIMEOUT) & _live(table)).any() for table in self._newest_first()):
+            self._untimed_due = due_ms
 
     def _expired_rows(self, places: list[tuple[KeyTable, Int64s]]) -> Expired:
         parts = [rows_at(table.table, at) for table, at in places]
@@ -283,11 +296,22 @@ class KeyGroupState:
         if self.is_captured:
             self._pending, self.epoch = None, epoch
             return None
-        return self.capture_full(epoch) if self._outgrown else self._capture("changes", self._delta, epoch)
+        return self.capture_full(epoch) if self._writes_all else self._capture("changes", self._delta, epoch)
 
     def capture_full(self, epoch: int) -> Capture:
         """Return all live rows; deleted keys are left out."""
-        return self._capture("full", merged(list(self._newest_first()), self.schema, drop_deletes=True), epoch)
+        rows = merged(list(self._newest_first()), self.schema, drop_deletes=True)
+        return self._capture("full", rows if self._untimed_due is None else self._timed(rows, self._untimed_due), epoch)
+
+    @property
+    def _writes_all(self) -> bool:
+        """True if the next snapshot has to write all live rows."""
+        return self._outgrown or self._untimed_due is not None
+
+    def _timed(self, rows: KeyTable, due_ms: int) -> KeyTable:
+        timeouts = np.where(rows.timeouts == NO_TIMEOUT, due_ms, rows.timeouts)
+        at = rows.table.column_names.index(TIMEOUT)
+        return key_table(rows.table.set_column(at, self.schema.table.field(TIMEOUT), pa.array(timeouts)), self.schema)
 
     def _capture(self, kind: Literal["full", "changes"], rows: KeyTable, epoch: int) -> Capture:
         capture = Capture(kind, to_stored(rows, self.schema, self.key_group, epoch), epoch)
@@ -310,7 +334,7 @@ class KeyGroupState:
         self._delta = empty(self.schema)
         # a full file replaces all levels
         if capture.kind == "full":
-            self._outgrown = False
+            self._outgrown, self._untimed_due = False, None
             # If this task fails, Spark keeps the state before, which names these levels. They are made from the store again
             # then.
             for level in self._levels:
@@ -340,6 +364,11 @@ class KeyGroupState:
 
     def _newest_first(self) -> list[KeyTable]:
         return [self._delta, *(self._cache.open(level) for level in self._levels)]
+
+
+def _live(table: KeyTable) -> Bools:
+    live: Bools = numbers(table.table, OP) == PUT
+    return live
 
 
 def _rows_in(level: Files) -> int:
