@@ -338,6 +338,12 @@ def to_table(
 
     `what` names the table in messages. Raises `OutputInvalid` with the column that does not fit.
     """
+    if not isinstance(rows, pd.DataFrame | pa.Table | pa.RecordBatch):
+        raise OutputInvalid(
+            f"the returned {what} is a {type(rows).__name__}, not a table",
+            operator=operator,
+            hint=f"return a pyarrow.Table or a pandas DataFrame with the columns {', '.join(schema.names)}",
+        )
     have = [str(name) for name in (rows.columns if isinstance(rows, pd.DataFrame) else rows.column_names)]
     if sorted(have) != sorted(schema.names):
         raise OutputInvalid(

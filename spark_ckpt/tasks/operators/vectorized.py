@@ -50,6 +50,11 @@ if TYPE_CHECKING:
     Table: TypeAlias = pa.Table | pd.DataFrame
 
 
+_MILLISECONDS = (
+    "give whole epoch milliseconds, for example batch.processing_ms + 60_000; null or a negative number for none"
+)
+
+
 @dataclass(frozen=True)
 class KeyBatch:
     """Rows of many keys and the state of those keys.
@@ -362,17 +367,25 @@ class _Reading:
     def _timeouts(self, timeouts: Column | None) -> Int64s:
         if timeouts is None:
             return np.full(self.keys, NO_TIMEOUT)
-        # From pandas: a NaN is no timeout.
-        given = timeouts if isinstance(timeouts, pa.Array | pa.ChunkedArray) else pa.array(timeouts, from_pandas=True)
-        values = pc.fill_null(given.cast(pa.int64()), pa.scalar(-1, pa.int64())).to_numpy()
+        try:
+            # From pandas: a NaN is no timeout.
+            given = (
+                timeouts if isinstance(timeouts, pa.Array | pa.ChunkedArray) else pa.array(timeouts, from_pandas=True)
+            )
+            kind = given.type
+            # A time would be cast to its own unit, and a timeout in microseconds would never be due.
+            if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
+                self._refuse("timeout_ms", f"is of type {kind}", _MILLISECONDS)
+            whole = given.cast(pa.int64())
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            self._refuse("timeout_ms", f"has another value: {bounded(str(error))}", _MILLISECONDS)
+        values = pc.fill_null(whole, pa.scalar(-1, pa.int64())).to_numpy()
         if values.shape != (self.keys,):
             self._refuse("timeout_ms", f"has shape {values.shape} for {counted(self.keys, 'key')}")
         return np.where(values < 0, NO_TIMEOUT, values)
 
-    def _refuse(self, part: str, why: str) -> NoReturn:
-        raise OutputInvalid(
-            f"KeyResult.{part} {why}", operator=self.binding.name, hint="align everything with KeyBatch.keys"
-        )
+    def _refuse(self, part: str, why: str, hint: str = "align everything with KeyBatch.keys") -> NoReturn:
+        raise OutputInvalid(f"KeyResult.{part} {why}", operator=self.binding.name, hint=hint)
 
 
 def _write(
