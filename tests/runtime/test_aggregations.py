@@ -19,6 +19,7 @@ from pyspark.sql.types import (
     DoubleType,
     FloatType,
     LongType,
+    MapType,
     ShortType,
     StringType,
     StructField,
@@ -210,6 +211,27 @@ def test_a_sum_beyond_a_long_is_an_error_and_the_greatest_long_is_not():
     assert one(LongType(), agg.sum("v"), [greatest], [-greatest, -greatest])[-1] == -greatest
     with pytest.raises(ArithmeticOverflow):
         one(LongType(), agg.sum("v"), [greatest], [1])
+
+
+@pytest.mark.parametrize("spec", [agg.first("at"), agg.last("at"), agg.last("at", ignore_nulls=True)])
+@pytest.mark.parametrize(
+    ("kind", "held"),
+    [
+        (ArrayType(TimestampType()), lambda moment: [moment]),
+        (StructType().add("at", TimestampType()), lambda moment: {"at": moment}),
+        (MapType(StringType(), TimestampType()), lambda moment: [("a", moment)]),
+    ],
+)
+def test_a_nested_time_in_a_session_of_another_zone_is_the_instant_of_the_state(spec, kind, held):
+    struct = StructType([StructField("k", LongType()), StructField("at", kind)])
+    operator = agg.RunningAggregates({"r": spec}, struct, ["k"])
+    group, moment = group_of(operator.schema, FOLDER), dt.datetime(2024, 11, 3, 6, 30, tzinfo=dt.UTC)
+    shown = []
+    for zone in ("UTC", "America/New_York"):
+        rows = pa.Table.from_pylist([{"k": 1, "at": held(moment)}], arrow_schema(struct, zone))
+        for table in operator.process(with_hash(rows, ["k"], spread), group, Clock(0)):
+            shown += table["r"].to_pylist()
+    assert shown == [held(moment)] * 2
 
 
 @pytest.mark.parametrize("mode", ["update", "each row"])

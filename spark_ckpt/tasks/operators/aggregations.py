@@ -277,7 +277,9 @@ class RunningAggregates:
         after = []
         for spec, fold, before in zip(self._specs, self._folds, self._by_fold(resolved.state), strict=True):
             # a count of rows counts the hash, which is never null
-            values = _labelled_utc(column(rows, spec.column or KEY_HASH))
+            values = (
+                column(rows, KEY_HASH) if spec.column is None else _as_in_state(column(rows, spec.column), fold.kind)
+            )
             with self._placed(spec, keys, keys.row_key):
                 after.append(fold.run(segments, values, before))
         return after
@@ -340,7 +342,6 @@ class RunningAggregates:
         return schema if self._mode == EACH_ROW else nested_schema(schema, self._windows)
 
 
-def _labelled_utc(values: Array) -> Array:
-    # The same instants: Spark labels columns with the session's time zone, the state's columns are labelled UTC.
-    kind = values.type
-    return values.cast(pa.timestamp(kind.unit, "UTC")) if pa.types.is_timestamp(kind) and kind.tz else values
+def _as_in_state(values: Array, kind: pa.DataType) -> Array:
+    # The same instants: Spark labels times with the session's zone, also nested ones; those of the state are labelled UTC.
+    return values if values.type.equals(kind) else values.cast(kind)
