@@ -109,6 +109,13 @@ def test_a_fraction_is_never_cut_off_even_after_a_nan():
         rows_of([("a", np.nan), ("a", 1.5)])
 
 
+def test_a_fraction_of_a_decimal_is_never_cut_off():
+    many = Decimal("4.000000000000000000000000000000000000")  # more digits than Python's context has
+    assert rows_of([("a", Decimal(3)), ("b", many), ("c", Decimal("NaN"))]) == [("a", 3), ("b", 4), ("c", None)]
+    with pytest.raises(OutputInvalid, match=r"cannot hold Decimal\('1\.5'\)"):
+        rows_of([("a", Decimal(3)), ("a", Decimal("1.5"))])
+
+
 WHOLE = StructType([StructField("n", LongType())])
 
 
@@ -117,7 +124,9 @@ WHOLE = StructType([StructField("n", LongType())])
     [
         (ArrayType(LongType()), [1, 2.0, None, math.nan], [1, 1.5]),
         (ArrayType(ArrayType(LongType())), [[1], None], [[], [np.float32(-0.5)]]),
+        (ArrayType(LongType()), [Decimal(2)], [1, Decimal("1.5")]),
         (MapType(StringType(), LongType()), {"a": 1.0}, {"a": 1, "b": 0.5}),
+        (MapType(LongType(), StringType()), {1.0: "a"}, {1: "a", 0.5: "b"}),
         (WHOLE, {"n": 2.0}, {"n": 2.5}), (WHOLE, Row(n=3), Row(n=3.5)), (WHOLE, (4,), (4.5,)),
     ],
 )  # fmt: skip

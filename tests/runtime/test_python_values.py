@@ -83,6 +83,8 @@ def test_doubles_keep_every_bit(values):
         (POINT, (1,)),
         (LongType(), 1.5),
         (ArrayType(LongType()), [1.5]),
+        (LongType(), Decimal("1.5")),
+        (ArrayType(LongType()), [Decimal("1.5")]),
     ],
 )
 def test_a_value_that_does_not_fit_is_named_with_its_column(kind, value):

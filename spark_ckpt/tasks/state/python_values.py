@@ -7,7 +7,9 @@ are Rows.
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from spark_ckpt.tasks.rows import Array, ChunkedArray
 
 Convert = Callable[[object], object]
+_Finder = Callable[[Iterable[object]], bool] | None
 _UNFIT = (OverflowError, AttributeError, TypeError, ValueError)
 """Errors of a value that does not fit; Arrow's own ones are among their subclasses."""
 
@@ -62,13 +65,13 @@ def plain_array(values: Sequence[object], type_: pa.DataType, *, from_pandas: bo
     """Return `pa.array`, but raise `ArrowInvalid` for fractions in whole numbers: Arrow would cut them silently."""
     if pa.types.is_integer(type_):
         for each in values:
-            if isinstance(each, float | np.floating) and not (from_pandas and np.isnan(each)):
+            if isinstance(each, _FRACTIONAL) and not (from_pandas and math.isnan(each)):
                 _whole(each)
     return pa.array(values, type_, from_pandas=from_pandas)
 
 
 def _whole(value: object) -> object:
-    if isinstance(value, float | np.floating) and value % 1 != 0:
+    if isinstance(value, _FRACTIONAL) and (_is_fraction(value) or not math.isfinite(value)):
         raise pa.ArrowInvalid(f"{value} is not a whole number")
     return value
 
@@ -79,7 +82,7 @@ def fraction_finder(kind: DataType) -> Callable[[object], bool] | None:
     None for a type without whole numbers. NaN is no fraction.
     """
     if isinstance(kind, IntegralType):
-        return lambda value: isinstance(value, _FLOATS) and bool(value % 1 > 0)
+        return _is_fraction
     if isinstance(kind, StructType):
         parts = [(at, name, each) for at, name in enumerate(kind.names) if (each := fraction_finder(kind[at].dataType))]
         return (lambda value: _fraction_in(value, parts)) if parts else None
@@ -87,15 +90,21 @@ def fraction_finder(kind: DataType) -> Callable[[object], bool] | None:
         inner = _finder_among(kind.elementType)
         return None if inner is None else lambda values: isinstance(values, Iterable) and inner(values)
     if isinstance(kind, MapType):
-        item = _finder_among(kind.valueType)
-        return None if item is None else lambda pairs: isinstance(pairs, Mapping) and item(pairs.values())
+        key, item = _finder_among(kind.keyType), _finder_among(kind.valueType)
+        return None if key is None and item is None else lambda pairs: _fraction_in_map(pairs, key, item)
     return None
 
 
-_FLOATS = (float, np.floating)
+_FRACTIONAL = (float, np.floating, Decimal)
 
 
-def _finder_among(kind: DataType) -> Callable[[Iterable[object]], bool] | None:
+def _is_fraction(value: object) -> bool:
+    if isinstance(value, Decimal):
+        return value.is_finite() and value != value.to_integral_value()  # `%` refuses more digits than the context has
+    return isinstance(value, float | np.floating) and bool(value % 1 > 0)
+
+
+def _finder_among(kind: DataType) -> _Finder:
     if isinstance(kind, IntegralType):
         return _fraction_among
     each = fraction_finder(kind)
@@ -106,9 +115,13 @@ def _fraction_among(values: Iterable[object]) -> bool:
     # By their types: a call for each number of a long array takes a multiple of Arrow's conversion.
     if isinstance(values, np.ndarray) and values.dtype.kind in "iu":
         return False
-    if not any(issubclass(each, _FLOATS) for each in set(map(type, values))):
+    return any(issubclass(each, _FRACTIONAL) for each in set(map(type, values))) and any(map(_is_fraction, values))
+
+
+def _fraction_in_map(pairs: object, key: _Finder, item: _Finder) -> bool:
+    if not isinstance(pairs, Mapping):
         return False
-    return any(isinstance(each, _FLOATS) and bool(each % 1 > 0) for each in values)
+    return bool((key is not None and key(pairs.keys())) or (item is not None and item(pairs.values())))
 
 
 def _fraction_in(value: object, parts: Sequence[tuple[int, str, Callable[[object], bool]]]) -> bool:
