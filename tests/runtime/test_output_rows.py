@@ -1,4 +1,5 @@
 import datetime as dt
+import json
 import math
 from decimal import Decimal
 
@@ -114,6 +115,12 @@ def test_a_fraction_of_a_decimal_is_never_cut_off():
     assert rows_of([("a", Decimal(3)), ("b", many), ("c", Decimal("NaN"))]) == [("a", 3), ("b", 4), ("c", None)]
     with pytest.raises(OutputInvalid, match=r"cannot hold Decimal\('1\.5'\)"):
         rows_of([("a", Decimal(3)), ("a", Decimal("1.5"))])
+
+
+def test_a_text_that_is_no_unicode_names_its_column():
+    with pytest.raises(OutputInvalid, match="output column 'k'") as refused:
+        rows_of([("a", 1), (json.loads('"\\ud83d"'), 1)])
+    assert refused.value.row == 1
 
 
 WHOLE = StructType([StructField("n", LongType())])

@@ -149,7 +149,8 @@ class OutputRows:
         from_pandas = not pa.types.is_floating(to.type)  # NaN is null where the type has no NaN
         try:
             return plain_array(values, to.type, from_pandas=from_pandas)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        # Arrow's errors are among them, and Python's for half of a surrogate pair, which `json.loads` gives.
+        except (OverflowError, TypeError, ValueError) as error:
             row = first_failing(len(values), lambda few: plain_array(values[:few], to.type, from_pandas=from_pandas))
             self._refuse(field, row, bounded(values[row]) if row is not None else "these values", error)
 
