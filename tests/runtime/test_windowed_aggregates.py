@@ -146,7 +146,7 @@ def test_state_that_was_written_when_nothing_closed_it_is_forgotten_too(tmp_path
     new.watermark_ms = new.late_ms = ZERO_MS + 50_000
     assert list(new.operator.process(None, new.group, Clock(0, new.watermark_ms, new.late_ms))) == []
     assert new.live() == 1
-    assert new.group.earliest_timeout_ms == ZERO_MS + 110_000
+    assert new.group.earliest_timeout_ms == ZERO_MS + 109_999
 
 
 def test_a_group_without_rows_forgets_closed_windows_when_it_is_called(tmp_path):
@@ -157,6 +157,15 @@ def test_a_group_without_rows_forgets_closed_windows_when_it_is_called(tmp_path)
     harness.watermark_ms += 1
     assert harness.batch([]) == [] and harness.live() == 0
     assert harness.group.earliest_timeout_ms == NO_TIMEOUT
+
+
+def test_spark_calls_an_idle_group_as_soon_as_the_watermark_reaches_its_windows_end(tmp_path):
+    """It calls a group when the watermark is past its timeout. A batch later the row would be late at the next operator."""
+    harness = Harness(tmp_path, mode="append")
+    harness.batch([row("a", 1, 3)])
+    harness.watermark_ms = ZERO_MS + LENGTH_S * 1000
+    assert harness.group.earliest_timeout_ms < harness.watermark_ms
+    assert [each["n"] for each in harness.batch([])] == [1]
 
 
 def test_the_start_of_a_window_and_the_time_itself_close_as_its_end_does(tmp_path):

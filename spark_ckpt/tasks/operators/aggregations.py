@@ -261,8 +261,7 @@ class RunningAggregates:
         """Remove the keys that the watermark has closed, and in "append" emit them."""
         if self._closing is None or clock.watermark_ms is None:
             return
-        # expired() excludes its bound; a window that ends exactly at the watermark is closed
-        closed = group.expired(clock.watermark_ms + 1)
+        closed = group.expired(clock.watermark_ms)
         group.counters.keys_timed_out += len(closed.hashes)
         gone = np.ones(len(closed.hashes), np.bool_)
         group.put(closed.keys, closed.hashes, closed.resolved.state, removed=gone)

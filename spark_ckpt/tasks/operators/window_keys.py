@@ -40,14 +40,15 @@ class Closing:
         return rows.filter(pc.invert(pc.fill_null(late, pa.scalar(False))))
 
     def timeouts_ms(self, keys: pa.Table) -> Int64s:
-        """Return for each key the first watermark that closes it, in epoch milliseconds, rounded up.
+        """Return for each key the last watermark that leaves it open, in epoch milliseconds, rounded up.
 
         It is `NO_TIMEOUT` for a key that no watermark closes.
         """
         ends = self.ends_us(keys)
         known = ends.is_valid().to_numpy(zero_copy_only=False)
-        # Rounded up: a window that ends within a millisecond is closed by the next one only.
-        return np.where(known, -(-pc.fill_null(ends, 0).to_numpy() // 1000), NO_TIMEOUT)
+        # Rounded up: a window that ends within a millisecond is closed by the next one only. One less: Spark calls an idle key
+        # group when the watermark is past a timeout, and the next operator may take a row of a later batch as late.
+        return np.where(known, -(-pc.fill_null(ends, 0).to_numpy() // 1000) - 1, NO_TIMEOUT)
 
 
 @dataclass(frozen=True, slots=True)
