@@ -211,6 +211,13 @@ def test_whole_tables_are_matched_by_name_and_cast(rows):
     assert to_table(rows, SCHEMA, BERLIN, "op").to_pylist() == [{"k": "a", "v": 1}]
 
 
+def test_a_whole_frame_is_matched_by_name_where_a_session_takes_columns_by_position():
+    schema = StructType([StructField(name, LongType()) for name in "ab"])
+    rows = pd.DataFrame({"b": [2], "a": [1]})
+    options = PandasOptions(assign_cols_by_name=False)
+    assert to_table(rows, schema, options, "op").to_pylist() == [{"a": 1, "b": 2}]
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

@@ -354,7 +354,8 @@ def to_table(
         )
     if isinstance(rows, pd.DataFrame):
         output = OutputRows(schema, options, operator, what)
-        output.add(rows)
+        # In the declared order: a session may say that Spark takes a frame's columns by position.
+        output.add(rows.iloc[:, [have.index(name) for name in schema.names]])
         return pa.concat_tables([output.arrow.empty_table(), *output.tables()])  # an empty frame gives no table
     return pa.table([_cast(rows, field, operator) for field in arrow_schema(schema)], schema=arrow_schema(schema))
 
