@@ -200,6 +200,25 @@ def test_a_frame_with_other_columns_names_the_missing_one():
     assert refused.value.context["column"] == "v"
 
 
+def test_a_row_keeps_what_its_lists_and_dicts_held_when_it_was_yielded():
+    nested = StructType([StructField("n", ArrayType(LongType())), StructField("m", MapType(StringType(), LongType()))])
+    schema = StructType([*nested, StructField("s", nested), StructField("a", ArrayType(ArrayType(LongType())))])
+
+    def running():
+        n, m, a = [], {}, []
+        for value in (1, 2):
+            n.append(value)
+            m[str(value)] = value
+            a.append([value])
+            a[0].append(value)
+            yield n, m, {"n": n, "m": m}, a
+
+    n, m, s, a = zip(*rows_of(running(), schema), strict=True)
+    assert [list(map(len, each)) for each in (n, m, a)] == [[1, 2]] * 3
+    assert [len(each["n"]) for each in s] == [1, 2] and [len(each["m"]) for each in s] == [1, 2]
+    assert [len(each[0]) for each in a] == [2, 3]
+
+
 def test_many_tuples_are_flushed_in_pieces_and_in_order():
     assert [v for _, v in rows_of(("k", i) for i in range(120_000))] == list(range(120_000))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, NoReturn, cast
 
@@ -11,9 +12,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
+    DataType,
     DateType,
+    MapType,
     NumericType,
     StringType,
     StructField,
@@ -55,6 +59,7 @@ class OutputRows:
         self._tables: list[pa.Table] = []
         self._key: object = None
         self._keys = _Starts()
+        self._copies = [(at, copy) for at, each in enumerate(schema) if (copy := _copier(each.dataType)) is not None]
 
     def begins(self, key: object) -> None:
         """Start the output of `key`, which the error of a later invalid row names."""
@@ -105,9 +110,16 @@ class OutputRows:
         # A function may yield rows and frames in turns, and their order is kept.
         if self._frames:
             self._flush_frames()
-        self._rows.append(row)
+        # Converted later: a function may append to the list that it has yielded, and yield it again.
+        self._rows.append(self._owned(row) if self._copies else row)
         if len(self._rows) >= _FLUSH:
             self._flush_rows()
+
+    def _owned(self, row: Sequence[object]) -> Sequence[object]:
+        values = list(row)
+        for at, copy in self._copies:
+            values[at] = copy(values[at])
+        return values
 
     def _add_frame(self, frame: pd.DataFrame) -> None:
         if len(frame.columns) != len(self._schema) and not (len(frame.columns) == 0 and frame.empty):
@@ -225,6 +237,32 @@ class OutputRows:
             assign_cols_by_name=self._options.assign_cols_by_name,
             int_to_decimal_coercion=self._options.int_to_decimal_coercion,
         )
+
+
+def _copier(kind: DataType) -> Callable[[object], object] | None:
+    """Return a function that copies the lists, arrays and dicts of a value; None for a type without any."""
+    if isinstance(kind, ArrayType):
+        return partial(_copied, each=_copier(kind.elementType))
+    if isinstance(kind, MapType):
+        return partial(_copied, each=_copier(kind.valueType))
+    if isinstance(kind, StructType):
+        parts = {each.name: copy for each in kind if (copy := _copier(each.dataType)) is not None}
+        return partial(_copied_fields, parts=parts)
+    return None
+
+
+def _copied(value: object, each: Callable[[object], object] | None) -> object:
+    if isinstance(value, list):
+        return value.copy() if each is None else [each(item) for item in value]
+    if isinstance(value, dict):
+        return value.copy() if each is None else {key: each(item) for key, item in value.items()}
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _copied_fields(value: object, parts: Mapping[str, Callable[[object], object]]) -> object:
+    if not isinstance(value, dict):
+        return value
+    return {name: parts[name](item) if name in parts else item for name, item in value.items()}
 
 
 class Frames:
