@@ -11,7 +11,7 @@ from operator_fixtures import MemoryStore, cache_of, snapshot, with_hash
 from pyspark import cloudpickle
 from pyspark.errors import PySparkRuntimeError, PySparkTypeError, PySparkValueError
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
-from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType, TimestampType
 
 from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.tasks.failures import OutputInvalid, UserFunctionFailed
@@ -104,6 +104,30 @@ def test_the_function_gets_sparks_key_frame_and_state(tmp_path):
     assert facts == [False, None, False]
     assert nulls["v"].dtype == np.float64
     assert math.isnan(nulls["v"][0])
+
+
+def test_a_key_keeps_its_own_state_if_a_function_uses_one_list_for_all_keys(tmp_path):
+    scratch = []
+
+    def listing(key, frames, state):
+        scratch[:] = state.get[0] if state.exists else []
+        for frame in frames:
+            scratch.extend(frame["v"].tolist())
+        state.update((scratch,))
+        yield key[0], len(scratch)
+
+    state = StructType([StructField("values", ArrayType(LongType()))])
+    operator = KeyedFunction(listing, ROW, ["k"], OUT, state, "append", NONE).bind(Binding("listing"))
+    group = KeyGroupState(operator.schema, cache_of(operator.schema, tmp_path), 0)
+    schema = pa.schema([("k", pa.string()), ("v", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
+    for _ in range(2):
+        rows = [{"k": name, "v": value, "at": NOON} for name, value in (("a", 1), ("b", 2), ("b", 3))]
+        list(operator.process(with_hash(pa.Table.from_pylist(rows, schema), ["k"]), group, Clock(1000)))
+    found = group.capture_full(1).table
+    assert dict(zip(found["k"].to_pylist(), found["values"].to_pylist(), strict=True)) == {
+        "a": [1, 1],
+        "b": [2, 3, 2, 3],
+    }
 
 
 def test_rows_of_a_key_arrive_in_order(tmp_path):

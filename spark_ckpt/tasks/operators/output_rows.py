@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, NoReturn, cast
 
@@ -12,12 +11,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark.sql.types import (
-    ArrayType,
     BinaryType,
     BooleanType,
-    DataType,
     DateType,
-    MapType,
     NumericType,
     StringType,
     StructField,
@@ -28,7 +24,7 @@ from spark_ckpt.spark_internals.pandas_conversion import frame_to_arrow
 from spark_ckpt.tasks.failures import OutputInvalid, bounded, types_of
 from spark_ckpt.tasks.operators.pandas_rows import PandasOptions, column_arrays
 from spark_ckpt.tasks.rows import arrow_schema, conform
-from spark_ckpt.tasks.state.python_values import fraction_finder, plain_array
+from spark_ckpt.tasks.state.python_values import copier, fraction_finder, plain_array
 from spark_ckpt.wording import counted
 
 if TYPE_CHECKING:
@@ -59,7 +55,7 @@ class OutputRows:
         self._tables: list[pa.Table] = []
         self._key: object = None
         self._keys = _Starts()
-        self._copies = [(at, copy) for at, each in enumerate(schema) if (copy := _copier(each.dataType)) is not None]
+        self._copies = [(at, own) for at, each in enumerate(schema) if (own := copier(each.dataType)) is not None]
 
     def begins(self, key: object) -> None:
         """Start the output of `key`, which the error of a later invalid row names."""
@@ -117,8 +113,8 @@ class OutputRows:
 
     def _owned(self, row: Sequence[object]) -> Sequence[object]:
         values = list(row)
-        for at, copy in self._copies:
-            values[at] = copy(values[at])
+        for at, own in self._copies:
+            values[at] = own(values[at])
         return values
 
     def _add_frame(self, frame: pd.DataFrame) -> None:
@@ -237,32 +233,6 @@ class OutputRows:
             assign_cols_by_name=self._options.assign_cols_by_name,
             int_to_decimal_coercion=self._options.int_to_decimal_coercion,
         )
-
-
-def _copier(kind: DataType) -> Callable[[object], object] | None:
-    """Return a function that copies the lists, arrays and dicts of a value; None for a type without any."""
-    if isinstance(kind, ArrayType):
-        return partial(_copied, each=_copier(kind.elementType))
-    if isinstance(kind, MapType):
-        return partial(_copied, each=_copier(kind.valueType))
-    if isinstance(kind, StructType):
-        parts = {each.name: copy for each in kind if (copy := _copier(each.dataType)) is not None}
-        return partial(_copied_fields, parts=parts)
-    return None
-
-
-def _copied(value: object, each: Callable[[object], object] | None) -> object:
-    if isinstance(value, list):
-        return value.copy() if each is None else [each(item) for item in value]
-    if isinstance(value, dict):
-        return value.copy() if each is None else {key: each(item) for key, item in value.items()}
-    return value.copy() if isinstance(value, np.ndarray) else value
-
-
-def _copied_fields(value: object, parts: Mapping[str, Callable[[object], object]]) -> object:
-    if not isinstance(value, dict):
-        return value
-    return {name: parts[name](item) if name in parts else item for name, item in value.items()}
 
 
 class Frames:

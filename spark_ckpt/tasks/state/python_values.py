@@ -10,6 +10,7 @@ import datetime as dt
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -128,6 +129,32 @@ def _fraction_in(value: object, parts: Sequence[tuple[int, str, Callable[[object
     if isinstance(value, Mapping):
         return any(has(value.get(name)) for _, name, has in parts)
     return isinstance(value, Sequence) and any(at < len(value) and has(value[at]) for at, _, has in parts)
+
+
+def copier(kind: DataType) -> Callable[[object], object] | None:
+    """Return a function that copies the lists, arrays and dicts of a value; None for a type without any."""
+    if isinstance(kind, ArrayType):
+        return partial(_copied, each=copier(kind.elementType))
+    if isinstance(kind, MapType):
+        return partial(_copied, each=copier(kind.valueType))
+    if isinstance(kind, StructType):
+        parts = {each.name: copy for each in kind if (copy := copier(each.dataType)) is not None}
+        return partial(_copied_fields, parts=parts)
+    return None
+
+
+def _copied(value: object, each: Callable[[object], object] | None) -> object:
+    if isinstance(value, list):
+        return value.copy() if each is None else [each(item) for item in value]
+    if isinstance(value, dict):
+        return value.copy() if each is None else {key: each(item) for key, item in value.items()}
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _copied_fields(value: object, parts: Mapping[str, Callable[[object], object]]) -> object:
+    if not isinstance(value, dict):
+        return value
+    return {name: parts[name](item) if name in parts else item for name, item in value.items()}
 
 
 def _fits(value: object, convert: Convert | None, type_: pa.DataType) -> bool:
