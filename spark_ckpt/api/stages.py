@@ -83,7 +83,7 @@ def opened_stages(
 ) -> dict[str, Store]:
     """Open the store of every stage, or create it, with the columns of its edges; so stages start in any order.
 
-    Raises `StoreForeign`, `ConfigInvalid`, a `StoreOutage`.
+    Raises `StoreForeign`, `ConfigInvalid`, `GraphInvalid`, a `StoreOutage`.
     """
     root = store_location(uri, storage_options)
     senders = {name: tuple(sorted(set(graph.senders.values()))) for name, graph in graphs.items()}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import NoReturn
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.epochs.partial_recovery import of_stage
-from spark_ckpt.errors import CkptError, ConfigInvalid, StoreForeign
+from spark_ckpt.errors import CkptError, ConfigInvalid, GraphInvalid, StoreForeign
 from spark_ckpt.store.existing import job_of
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.schemes import store_location
@@ -39,7 +40,10 @@ def stage_job(job: str, stage: str) -> str:
 
 
 def record_stages(root: Location, known: Stages) -> None:
-    """Write the stages of a program below `root`, unless the file has them. Raises `StoreForeign` for another's folder."""
+    """Write the stages of a program below `root`, unless the file has them.
+
+    Raises `StoreForeign` for another's folder, `GraphInvalid` if a stage is gone that has a store.
+    """
     before = read_stages(root)
     if before == known:
         return
@@ -53,7 +57,19 @@ def record_stages(root: Location, known: Stages) -> None:
             f"{root.uri} is the store of job '{owner}', which had no stages",
             hint="give the program a new folder: the state of one query cannot be dealt out to several",
         )
+    for name in before.stages if before is not None else ():
+        if name not in known.stages and _owner(root.child(name)) is not None:
+            _refuse_left(root, name)
     root.write_bytes(_FILE, known.model_dump_json().encode())
+
+
+def _refuse_left(root: Location, stage: str) -> NoReturn:
+    raise GraphInvalid(
+        f"the program no longer has stage '{stage}': the state of its operators, and the rows that it has not read, would be lost",
+        stage=stage,
+        hint="give the stage its name back; or run the program that has it once more with availableNow=True, so that it reads its "
+        f"input to the end, and move its store to another place: {root.child(stage).uri}",
+    )
 
 
 def read_stages(root: Location) -> Stages | None:

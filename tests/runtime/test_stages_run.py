@@ -330,6 +330,21 @@ def test_the_store_of_a_job_without_stages_is_refused(tmp_path):
         record_stages(Location(str(tmp_path)), Stages(job="fraud", stages={"main": ()}))
 
 
+def test_a_stage_is_not_left_behind_while_its_store_is_there(tmp_path):
+    root = Location(str(tmp_path / "program"))
+    one, two = (Stages(job="fraud", stages=stages) for stages in ({"main": ()}, {"main": (), "model": ("main",)}))
+    for known in (two, one, two):
+        record_stages(root, known)  # without a store there is nothing to lose
+    Store.open(root.child("model").uri, "fraud.model")
+    with pytest.raises(GraphInvalid, match="no longer has stage 'model'") as refused:
+        record_stages(root, one)
+    assert root.child("model").uri in refused.value.hint
+    assert read_stages(root) == two
+    (tmp_path / "program" / "model").rename(tmp_path / "model")
+    record_stages(root, one)
+    assert read_stages(root) == one
+
+
 @pytest.mark.parametrize("text", ['{"job": "a", "stages": {"../b": []}}', '{"job": "a"}', "no json"])
 def test_a_file_with_other_content_is_refused(tmp_path, text):
     (tmp_path / "stages.json").write_text(text)
