@@ -154,6 +154,16 @@ def test_a_frame_has_its_inputs_columns_and_rows_in_order_of_arrival(tmp_path):
     assert seen["b"]["payments"] == {"paid": [], "order_id": []}
 
 
+def test_a_column_whose_name_begins_with_a_dot_has_its_own_values():
+    """Arrow reads such a name as a path: of the column without the dot."""
+    plan = input_plan({"left": GroupedInput(struct(**{"k": "string", "v": "long", ".v": "long"}), ("k",)), **INPUTS})
+    left = plan.named[0]
+    rows = pa.Table.from_pylist([{"k": "a", left.tag: {"v": 1, ".v": 2}}, {"k": "b"}], arrow_schema(plan.schema))
+    own, places = left.rows_of(rows)
+    assert own.to_pylist() == [{"k": "a", "v": 1, ".v": 2}]
+    assert places.tolist() == [0]
+
+
 def test_changes_of_a_frame_are_invisible_to_other_keys(tmp_path):
     def spoil(key, frames, state):
         assert list(frames["payments"]) == ["paid", "order_id"]

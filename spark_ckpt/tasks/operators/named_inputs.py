@@ -53,6 +53,12 @@ class NamedInput:
         return pa.table(arrays, schema=self.schema), at
 
     def _values(self, rows: pa.Table, own: Array, at: Int64s, name: str) -> Array:
-        values = column(rows, self.keys[name]).take(pa.array(at)) if name in self.keys else pc.struct_field(own, name)
+        values = column(rows, self.keys[name]).take(pa.array(at)) if name in self.keys else field_of(own, name)
         wanted = self.schema.field(name).type
         return values if values.type.equals(wanted) else cast("Array", values.cast(wanted))
+
+
+def field_of(structs: Array, name: str) -> Array:
+    """Return a field of structs, null where a struct is null."""
+    # By its place: Arrow reads a name that begins with a dot as a path, `.a` as the field `a`.
+    return cast("Array", pc.struct_field(structs, [structs.type.get_field_index(name)]))

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_ckpt.tasks.operators.named_inputs import field_of
 from spark_ckpt.tasks.operators.vectorized import KeyBatch, KeyResult
 from spark_ckpt.tasks.rows import Int64s, column
 
@@ -85,7 +86,7 @@ class StreamJoin:
         keys = batch.keys.take(key)
         columns = {name: column(keys, name) for name in self.keys}
         for side, names in ((left, self.left), (right, self.right)):
-            columns |= {name: pc.struct_field(side, name) for name in names}
+            columns |= {name: field_of(side, name) for name in names}
         return pa.table(columns)
 
 
