@@ -15,6 +15,7 @@ from spark_ckpt.cli.state import Keys, Limit, Operator
 from spark_ckpt.cli.stores import open_store_with_state
 from spark_ckpt.connector import Json
 from spark_ckpt.epochs.records import SparkState
+from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.json_values import plain
 from spark_ckpt.store.state_rows import Keyed, counted_rows, keyed, keyed_to_compare, snapshot_of, sparks_operator
 from spark_ckpt.store.store import Store
@@ -85,10 +86,17 @@ def _sparks(
     wanted: Mapping[str, str],
     options: Mapping[str, str],
 ) -> dict[int, Keyed]:
-    """Return the rows of one of Spark's operators at each epoch. Raises `EpochNotFound` for an epoch without it."""
+    """Return the rows of one of Spark's operators at each epoch.
+
+    Raises `EpochNotFound` for an epoch without it, `ConfigInvalid` for one with an operator of the job of that name.
+    """
     for epoch, found in sparks.items():
         if found is None:
-            snapshot_of(store.log.manifest(epoch), operator)  # raises: that epoch has no such operator
+            snapshot_of(store.log.manifest(epoch), operator)  # raises if that epoch has no such operator
+            raise ConfigInvalid(
+                f"operator '{operator}' is the job's at epoch {epoch}, and Spark's own at the other one",
+                hint="compare two epochs at which it is the same operator",
+            )
     named = {epoch: found for epoch, found in sparks.items() if found is not None}
     with sparks_rows_of("diff", store, named, options) as found_rows:
         tables = {epoch: rows.matching(wanted).toArrow() for epoch, rows in found_rows.items()}

@@ -15,6 +15,7 @@ from spark_ckpt.cli.output import Id, cell, datum
 from spark_ckpt.epochs.records import OperatorSnapshot
 from spark_ckpt.errors import EpochNotFound, StoreForeign
 from spark_ckpt.store.log_table import LogTable
+from spark_ckpt.store.spark_state import Known, Moment
 from spark_ckpt.store.state_rows import CHANGED_IN, TIMEOUT, keyed, visible
 from tests.store.store_world import OPERATOR, SINK, World, rewrite
 
@@ -244,6 +245,17 @@ def test_diff_names_added_removed_and_changed_keys(command, world):
         "c": ("added", None, {"v": 5}),
     }
     assert (answer["added"], answer["removed"], answer["changed"]) == (1, 1, 1)
+
+
+def test_diff_refuses_an_operator_that_was_sparks_own_at_one_of_the_epochs(command, world):
+    moment = Moment(1, 0, "{}", "v1", "RocksDBStateStoreProvider", 1, 2, (OPERATOR,))
+    state = world.store.spark_states.keep(Path(uri(world)), [], moment, Known())
+    world.commit(world.manifest().model_copy(update={"operators": {}, "spark_state": state}))
+
+    for epochs in ((3, 4), (4, 3)):
+        answer = command("diff", uri(world), OPERATOR, *epochs)
+        assert (answer.code, answer.out) == (2, "")
+        assert f"operator '{OPERATOR}' is the job's at epoch 3, and Spark's own at the other one" in answer.err
 
 
 def test_verify_finds_every_epoch_of_a_good_store_intact(command, world):
