@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from spark_ckpt.cli.list import epoch_fields, state_bytes
+from spark_ckpt.cli.list import epoch_fields
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import Id, print_facts, print_json, print_line, print_table, size, utc
 from spark_ckpt.cli.stores import chosen_epoch, open_store, status_of
@@ -17,7 +17,6 @@ from spark_ckpt.epochs.parts import described
 from spark_ckpt.epochs.records import EdgeCut, Manifest, OperatorSnapshot, StagedOutput
 from spark_ckpt.json_values import plain
 from spark_ckpt.spark_internals.operator_metadata import WORDS
-from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.wording import counted
 
 
@@ -31,10 +30,10 @@ def show(
 ) -> None:
     """Show one epoch: source cursors, state and output."""
     log = open_store(store, storage_option).log
-    log_state = log.state()
-    manifest = log.manifest(chosen_epoch(log_state, epoch))
+    manifest = log.manifest(chosen_epoch(log.state(), epoch))
+    log_state = log.known()  # that has the epoch: a running driver may have committed it since the first read
     if as_json:
-        print_json(_fields(log, log_state, manifest))
+        print_json(_fields(log_state, manifest))
         return
     _print_head(log_state, manifest)
     _print_cursors(manifest)
@@ -46,11 +45,11 @@ def show(
     _print_identities(manifest)
 
 
-def _fields(log: EpochLog, log_state: LogState, manifest: Manifest) -> dict[str, Json]:
+def _fields(log_state: LogState, manifest: Manifest) -> dict[str, Json]:
     brief = log_state.by_id[manifest.epoch]
     return {
         log_state.kind: manifest.job,
-        **epoch_fields(log_state, brief, status_of(log_state, brief), state_bytes(log, [brief])[brief.epoch]),
+        **epoch_fields(log_state, brief, status_of(log_state, brief), manifest.state_bytes),
         "spark_batch": manifest.spark_batch.model_dump() if manifest.spark_batch is not None else None,
         "watermark_ms": manifest.watermark_ms,
         "cursors": plain(manifest.cursors),

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import spark_ckpt as ckpt
+from spark_ckpt.cli import show
 from spark_ckpt.cli.diff import as_table, changes_between
 from spark_ckpt.cli.output import Id, cell, datum
 from spark_ckpt.epochs.records import OperatorSnapshot
@@ -36,6 +37,16 @@ def test_list_has_every_epoch_and_its_publish_status(command, world):
         (3, "unpublished"),
     ]
     assert (answer.json["job"], answer.json["latest"]) == ("job", 3)
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
+def test_show_has_an_epoch_that_a_driver_commits_meanwhile(command, world, monkeypatch, form):
+    monkeypatch.setattr(show, "chosen_epoch", lambda *_: world.epoch({"z": 1}).epoch)
+
+    answer = command("show", uri(world), *form)
+
+    assert answer.code == 0
+    assert "4" in answer.out
 
 
 def test_list_marks_epochs_of_a_diverged_branch(command, branches):
