@@ -15,7 +15,7 @@ from spark_ckpt.connector import Json
 from spark_ckpt.epochs.epoch_status import UNPUBLISHED, statuses
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import EpochBrief
-from spark_ckpt.errors import CkptError
+from spark_ckpt.errors import CkptError, EpochNotFound
 from spark_ckpt.store.epoch_log import EpochLog, wall_ms
 from spark_ckpt.store.holder import provably_dead, runs
 from spark_ckpt.store.schemes import store_location
@@ -128,7 +128,10 @@ def _print_unpublished(log_state: LogState, status: Mapping[int, str]) -> None:
 def state_bytes(log: EpochLog, briefs: Sequence[EpochBrief]) -> dict[int, int | CkptError]:
     """Return the size of each epoch's state in bytes, or the error of reading its manifest. Reads the log once."""
     found = log.readable(brief.epoch for brief in briefs)
-    return {epoch: each if isinstance(each, CkptError) else each.state_bytes for epoch, each in found.items()}
+    # Retention may have dropped an epoch since the briefs were read, which is no damage.
+    dropped = {each.epoch: each.state_bytes or 0 for each in briefs if isinstance(found[each.epoch], EpochNotFound)}
+    whole = {epoch: each if isinstance(each, CkptError) else each.state_bytes for epoch, each in found.items()}
+    return whole | dropped
 
 
 def _fields(log: EpochLog, log_state: LogState) -> dict[str, Json]:

@@ -1,9 +1,10 @@
-"""While a running driver drops epochs, `verify` and reads of state report no damage of them."""
+"""While a running driver drops epochs, `verify`, `list` and reads of state report no damage of them."""
 
 import pytest
 
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import EpochNotFound
+from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.store import Store
 from tests.store.store_world import OPERATOR, World
@@ -36,6 +37,14 @@ def retention(world, monkeypatch):
         monkeypatch.setattr(cls, name, call)
 
     return before
+
+
+def test_list_calls_no_epoch_damaged_that_retention_drops_meanwhile(world, command, retention):
+    retention(EpochLog, "readable")
+
+    answer = command("list", world.store.location.uri, "--json")
+    assert [(each["epoch"], each["damage"]) for each in answer.json["epochs"]] == [(1, None), (2, None), (3, None)]
+    assert all(each["state_bytes"] for each in answer.json["epochs"])
 
 
 @pytest.mark.parametrize("deep", [[], ["--deep"]], ids=["sizes", "deep"])
