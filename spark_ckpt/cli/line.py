@@ -191,7 +191,7 @@ def _wall_clock_sentence(cut: WallClockCut, at: str) -> str:
     waiting = sum(each.in_transit for each in cut.edges)
     lost = sum(each.lost_epochs for each in cut.edges)
     kept = f"{counted(waiting, 'row')} in transit would be read again from the edges"
-    gone = f"the rows of {counted(lost, 'deleted epoch')} would be lost" if lost else "no row would be lost"
+    gone = f"the rows of {counted(lost, 'deleted or damaged epoch')} would be lost" if lost else "no row would be lost"
     said = (
         f"Restored by wall clock to {at}, readers would have {counted(cut.doubled, 'row')} that their senders send again; "
         f"{kept}, {gone}."

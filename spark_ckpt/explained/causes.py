@@ -147,8 +147,10 @@ _STORES: Mapping[str, ErrorCause] = {
     "CKPT_SOURCE_SILENT": ErrorCause(
         "A start asks each source for its end, and each commit for the identity of its topic, table or folder. A "
         "source did not answer, so the job did not start, or did not commit the epoch. Or the newest entry of a Delta "
-        "table's log is half written, as while a program copies the table.",
-        "Check that the brokers or the table can be reached. A running job asks again by itself in its next "
+        "table's log is half written, as while a program copies the table. Or `spark-ckpt rewind` has committed to the "
+        "table only a part of its versions.",
+        "Check that the brokers or the table can be reached. If the message names a rewind whose command has died, run "
+        "`spark-ckpt rewind apply` or `undo` with its plan again. A running job asks again by itself in its next "
         "incarnation. If the job has ended, start it again.",
     ),
     "CKPT_SOURCE_UNDONE": ErrorCause(
