@@ -305,10 +305,10 @@ const shape = (job) => [job.latest, job.error, job.incarnations && job.incarnati
 async function refresh() {
   const busy = () => document.activeElement.closest("form");
   try {
-    const found = await asked("api/jobs"), now = JSON.stringify(found.map(shape)), moved = now !== seen;
-    [jobs, seen, fetchedAt, failures] = [found, now, performance.now(), 0];
-    if (moved && !busy()) show();
-    else repaint();
+    const found = await asked("api/jobs"), now = JSON.stringify(found.map(shape));
+    [jobs, fetchedAt, failures] = [found, performance.now(), 0];
+    // A change that comes while the form is in use is drawn with the first answer after that.
+    if (now !== seen && !busy()) { seen = now; show(); } else repaint();
   } catch (error) {
     failures += 1;
     const taken = document.getElementById("taken");
