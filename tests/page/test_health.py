@@ -73,6 +73,24 @@ def test_a_job_that_has_never_published_is_late(tmp_path):
     assert (found["published"], found["interval_ms"], found["late"]) == (None, 1000, True)
 
 
+@pytest.mark.parametrize("blocked", [False, True], ids=["deferred", "after an unpublished epoch"])
+def test_rows_that_are_published_later_on_purpose_do_not_make_a_job_late(tmp_path, blocked):
+    world = World(tmp_path / "store")
+    world.begin()
+    world.epoch({"a": 1})
+    if not blocked:
+        world.store.log.record_acks(1, [SinkAck(sink=SINK, epoch=1)])
+    for _ in range(5):
+        world.clock.ms += 10_000
+        rows = world.manifest()
+        world.commit(
+            rows.model_copy(update={"held": rows.outputs, "outputs": {}, "timings": Timings(lag_rows={"in": 7})})
+        )
+    world.store.log.renew(1, LEASE_MS)
+    assert health(world)["late"] == blocked
+    assert health(world)["published"] == (None if blocked else 1)
+
+
 def test_freshness_sinks_lag_and_restarts(world):
     before = health(world)
     assert (before["published"], before["lag_rows"], before["restarts"]) == (2, 7, 0)

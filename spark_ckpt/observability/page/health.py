@@ -16,7 +16,7 @@ from itertools import pairwise
 from statistics import median
 
 from spark_ckpt.connector import Json
-from spark_ckpt.epochs.epoch_status import PUBLISHED, UNPUBLISHED
+from spark_ckpt.epochs.epoch_status import DEFERRED, PUBLISHED, UNPUBLISHED
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import EpochBrief, Kind
 from spark_ckpt.epochs.restore import RESTORED_LINE, REWOUND
@@ -44,8 +44,11 @@ def health_of(
     lag = branch[0].timings.lag_rows if branch and branch[0].timings else {}
     # An idle job takes no epochs, so an old epoch alone is no sign.
     waits = bool(sum(lag.values())) or UNPUBLISHED in statuses.values()
+    # Deferred rows are published at a time of their own, unless an epoch before them waits for its sink.
+    in_time = {PUBLISHED} if UNPUBLISHED in statuses.values() else {PUBLISHED, DEFERRED}
+    newest = next((brief for brief in log_state.ancestry() if statuses[brief.epoch] in in_time), None)
     # If nothing is published yet, the oldest epoch waits for its sinks.
-    newest = published or (branch[-1] if branch else None)
+    newest = newest or (branch[-1] if branch else None)
     age_ms = now_ms - newest.created_ms if newest else 0
     late = runs and waits and interval_ms is not None and age_ms > _LATE * interval_ms
     return {
