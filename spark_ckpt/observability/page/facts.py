@@ -5,6 +5,7 @@ An overview reads the newest manifest only, so that ten thousand epochs take as 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from spark_ckpt.connector import Json
@@ -35,6 +36,7 @@ def facts_of(store: Store, now_ms: int) -> Facts:
     log_state = store.log.state()
     standbys = [_standby(note) for note in Standbys(store.location).waiting()]
     runs_now = runs(log_state, now_ms)
+    kept = Counter(brief.incarnation for brief in log_state.by_id.values())
     return {
         "job": log_state.job,
         "kind": log_state.kind,
@@ -47,7 +49,9 @@ def facts_of(store: Store, now_ms: int) -> Facts:
         "health": health_of(log_state, statuses(log_state, now_ms, runs_now), now_ms, runs_now, len(standbys)),
         "savepoints": dict(log_state.savepoints),
         "acked": dict(log_state.acked),
-        "incarnations": [_incarnation(each, log_state, now_ms) for each in log_state.incarnations],
+        "incarnations": [
+            _incarnation(each, log_state, now_ms, kept[each.incarnation]) for each in log_state.incarnations
+        ],
         "columns": list(COLUMNS),
         "epochs": [list(row) for row in rows_of(log_state, now_ms)],
         "newest": _newest(store, log_state),
@@ -77,7 +81,7 @@ def _standby(note: StandbyNote) -> Json:
     }
 
 
-def _incarnation(told: IncarnationEntry, log_state: LogState, now_ms: int) -> Json:
+def _incarnation(told: IncarnationEntry, log_state: LogState, now_ms: int, kept: int) -> Json:
     return {
         "incarnation": told.incarnation,
         "began_ms": told.began_ms,
@@ -86,7 +90,7 @@ def _incarnation(told: IncarnationEntry, log_state: LogState, now_ms: int) -> Js
         "holder": told.holder,
         "ended_ms": told.ended_ms or None,
         "ended": how_it_ended(told, log_state, now_ms),
-        "epochs": sum(brief.incarnation == told.incarnation for brief in log_state.by_id.values()),
+        "epochs": kept,
     }
 
 
