@@ -10,17 +10,18 @@ import typer
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri, pairs
 from spark_ckpt.cli.output import Id, iso, print_facts, print_json, print_line, print_table, seconds, size, utc
 from spark_ckpt.cli.readers import readers_of
-from spark_ckpt.cli.stores import first_epoch, open_store, open_stores
+from spark_ckpt.cli.stores import first_epoch, open_store
 from spark_ckpt.connector import Json
 from spark_ckpt.epochs.epoch_status import UNPUBLISHED, statuses
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import EpochBrief
-from spark_ckpt.errors import CkptError, EpochNotFound
+from spark_ckpt.errors import CkptError, EpochNotFound, StoreForeign
 from spark_ckpt.store.epoch_log import EpochLog, wall_ms
+from spark_ckpt.store.existing import existing_store
 from spark_ckpt.store.holder import provably_dead, runs
+from spark_ckpt.store.location import Location
 from spark_ckpt.store.schemes import store_location
 from spark_ckpt.store.stage_folder import Stages, read_stages
-from spark_ckpt.store.store import Store
 from spark_ckpt.wording import counted, epochs
 
 _NEWEST = 30
@@ -40,8 +41,9 @@ def list_epochs(
     `--all` prints every kept epoch, and so does `--json`.
     """
     options = pairs(storage_option, "--storage-option")
-    if (stages := read_stages(store_location(store, options))) is not None:
-        _list_stages(stages, open_stores([store], storage_option), as_json)
+    folder = store_location(store, options)
+    if (stages := read_stages(folder)) is not None:
+        _list_stages(stages, folder, as_json)
         return
     opened = open_store(store, storage_option)
     log_state = opened.log.state()
@@ -58,9 +60,9 @@ def list_epochs(
         print_line(f"reader of edge {reader.entry.row.edge}: {reader.sentence}")
 
 
-def _list_stages(known: Stages, stores: Sequence[Store], as_json: bool) -> None:
+def _list_stages(known: Stages, folder: Location, as_json: bool) -> None:
     """Print one line for each stage of a program: its senders, newest epoch, driver."""
-    states = {stage: store.log.state() for stage, store in zip(known.stages, stores, strict=True)}
+    states = {stage: _state_of(folder.child(stage)) for stage in known.stages}
     if as_json:
         fields = [_stage_fields(stage, known.stages[stage], log_state) for stage, log_state in states.items()]
         print_json({"job": known.job, "stages": list[Json](fields)})
@@ -79,6 +81,17 @@ def _list_stages(known: Stages, stores: Sequence[Store], as_json: bool) -> None:
         for stage, log_state in states.items()
     ]
     print_table(("stage", "reads from", "newest epoch", "taken", "incarnation", "driver"), rows)
+
+
+def _state_of(stage: Location) -> LogState:
+    """Return the log's state of a stage, that of an empty log before its first start."""
+    try:
+        return existing_store(stage.uri, stage.storage_options).log.state()
+    except StoreForeign:
+        # A folder with other content is no stage that has yet to start.
+        if stage.entries():
+            raise
+        return LogState()
 
 
 def _stage_fields(stage: str, senders: Sequence[str], log_state: LogState) -> dict[str, Json]:

@@ -99,6 +99,17 @@ def test_the_list_of_a_folder_has_a_line_for_each_stage(command: CommandLine, tr
     ]
 
 
+def test_the_list_of_a_folder_has_a_stage_that_has_not_started(command: CommandLine, trio: Trio) -> None:
+    root = staged(trio)
+    record_stages(Location(root), Stages(job="three", stages={"orders": (), "new": ("orders",)}))
+    assert command("list", root).out.splitlines()[-1].split() == ["new", "orders", "0", "-", "0", "none", "yet"]
+    new = command("list", root, "--json").json["stages"][-1]
+    assert (new["stage"], new["latest"], new["driver"]) == ("new", 0, None)
+    (Path(root) / "new").mkdir()
+    (Path(root) / "new" / "notes.txt").write_text("mine")
+    assert command("list", root).code == 3
+
+
 def test_the_command_lists_lines_of_all_programs_with_their_names(command: CommandLine, trio: Trio) -> None:
     trio.totals.commit(index=40)
     found = command("line", *trio.uris, "--json").json["lines"]
