@@ -82,8 +82,6 @@ class JobPlan:
     """The protocol with other programs, or stages."""
     stage_stores: Sequence[Store] = ()
     """Stores of all stages of the program, whose common decision sinks wait for; empty without stages."""
-    restore: RestoreTarget = LATEST
-    """Epoch that the user's start names; advice in errors repeats it."""
 
     @property
     def marks(self) -> list[Mark]:
@@ -257,10 +255,15 @@ class JobPlan:
                     hint="start without availableNow, and call run.stop() when it is enough",
                 )
 
-    def check_base(self, base: Manifest, unpublished: Mapping[str, Sequence[Manifest]] | None = None) -> None:
+    def check_base(
+        self,
+        base: Manifest,
+        unpublished: Mapping[str, Sequence[Manifest]] | None = None,
+        restore: RestoreTarget = LATEST,
+    ) -> None:
         """Raise `GraphInvalid`, `ConfigInvalid` or `StateSchemaChanged` if the base epoch does not fit this graph.
 
-        `unpublished`: per sink its unpublished epochs.
+        `unpublished`: per sink its unpublished epochs. `restore`: the target that the base was chosen for.
         """
         self.key_groups(base)
         self._check_dropped()
@@ -270,7 +273,7 @@ class JobPlan:
             dropped = self.confirmed.dropped_sources | set(lost)
             instead = (
                 "keep the source's name; or continue without it: "
-                f"{replace(self.confirmed, dropped_sources=dropped).call(self._target(base))}: the state keeps what the job has "
+                f"{replace(self.confirmed, dropped_sources=dropped).call(restore)}: the state keeps what the job has "
                 "read from it"
             )
             raise GraphInvalid(
@@ -287,23 +290,14 @@ class JobPlan:
                 f"{self.confirmed.call(back)} produces the rows again, for the other sinks",
             )
         for name, snapshot in base.operators.items():
-            self._check_snapshot(name, snapshot, base)
-        check_spark_state(self, base)
+            self._check_snapshot(name, snapshot, base, restore)
+        check_spark_state(self, base, restore)
         check_in_flight({each.edge.name: ddl(each.edge.schema) for each in self.edges}, base)
 
     def _epoch_before(self, rows: Mapping[str, Sequence[Manifest]]) -> int:
         """Return the newest restorable epoch before `rows` that defers nothing for their sinks."""
         log, newest = self.store.log, max(each.epoch for of in rows.values() for each in of)
         return free_of(rows, lambda: whole_manifests(log.state(), newest, log.manifest, log.verify))
-
-    def _target(self, base: Manifest) -> RestoreTarget:
-        """Return the target of a start from `base`. Advice without it leads to a start from another epoch, or to one that is
-        refused because sinks lack epochs: only a named epoch says what becomes of them.
-        """
-        return LATEST if self.restore == LATEST and self._is_newest(base) else base.epoch
-
-    def _is_newest(self, base: Manifest) -> bool:
-        return bool(base.epoch == self.store.log.state().latest)
 
     def _check_dropped(self) -> None:
         for kind, dropped, there in (
@@ -324,9 +318,10 @@ class JobPlan:
         log = self.store.log
         log_state = log.state()
         chosen = choice_unseen(log_state, restore, log.manifest, log.verify)
-        self.check_base(chosen.base, chosen.unpublished)
-        known = (chosen.base, chosen.unpublished)
-        standing = identities.reconciled(log, log_state, *known, self.found, self.confirmed, restore != LATEST)
+        self.check_base(chosen.base, chosen.unpublished, restore)
+        standing = identities.reconciled(
+            log, log_state, chosen.base, chosen.unpublished, self.found, self.confirmed, restore != LATEST
+        )
         for node in self.sources:
             # Any other source was asked for its start when the job asked for its columns.
             if isinstance(node.source, KnowsColumns) and node.name not in chosen.base.cursors:
@@ -345,14 +340,14 @@ class JobPlan:
         needless += [f"accept_dropped_source={name!r}" for name in unread]
         return replace(standing, unneeded=(*standing.unneeded, *needless))
 
-    def _check_snapshot(self, name: str, snapshot: OperatorSnapshot, base: Manifest) -> None:
+    def _check_snapshot(self, name: str, snapshot: OperatorSnapshot, base: Manifest, restore: RestoreTarget) -> None:
         operator = next((each for each in self.operators if each.name == name), None)
         if operator is None and name in self.confirmed.dropped_operators:
             return
         if operator is None:
             instead = (
-                f"give the operator its name back (name='{name}'); {self._renaming(snapshot, base)}or continue without its state: "
-                f"{self.without_operator(name, base)}"
+                f"give the operator its name back (name='{name}'); {self._renaming(snapshot, base, restore)}"
+                f"or continue without its state: {self.without_operator(name, restore)}"
             )
             there = {each.name for each in self.operators}
             raise GraphInvalid(
@@ -361,15 +356,15 @@ class JobPlan:
             )
         check_state(snapshot, operator.key_ddl, operator.state_ddl, base.epoch)
 
-    def without_operator(self, name: str, base: Manifest) -> str:
-        """Return the start from `base` that continues without the state of this operator."""
+    def without_operator(self, name: str, restore: RestoreTarget) -> str:
+        """Return the start from `restore` that continues without the state of this operator."""
         dropped = self.confirmed.dropped_operators | {name}
-        return replace(self.confirmed, dropped_operators=dropped).call(self._target(base))
+        return replace(self.confirmed, dropped_operators=dropped).call(restore)
 
-    def _renaming(self, snapshot: OperatorSnapshot, base: Manifest) -> str:
+    def _renaming(self, snapshot: OperatorSnapshot, base: Manifest, restore: RestoreTarget) -> str:
         """Return the advice that keeps the state of an operator under a new name; empty if no operator of the job fits."""
         # The command adds an epoch to the newest one, which a start from an older epoch would not read.
-        if not self._is_newest(base):
+        if restore != LATEST:
             return ""
         for each in self.operators:
             same = each.key_ddl == snapshot.key_schema and each.state_ddl == snapshot.state_schema
@@ -452,7 +447,7 @@ def planned(
     parallelism = spark.sparkContext.defaultParallelism
     found = identities.found(spark, sources, bindings)
     shape = (list(bindings), sources, operators, parallelism)
-    plan = JobPlan(spark, job, config, store, *shape, {}, found, confirmed or Confirmed(), edges, restore=restore)
+    plan = JobPlan(spark, job, config, store, *shape, {}, found, confirmed or Confirmed(), edges)
     for needless in plan.check_start(restore).unneeded:
         _log.warning("job=%s %s confirms what has not changed; left there it would confirm a mistake", job, needless)
     return _staged(plan)

@@ -27,7 +27,7 @@ from spark_ckpt.driver.query.inputs import skip_lost, with_next_step, with_sourc
 from spark_ckpt.endpoints import identities
 from spark_ckpt.endpoints.markers import sinks_taken_back
 from spark_ckpt.epochs.identity import Confirmed, check_unchanged, still_confirmed
-from spark_ckpt.epochs.restore import LATEST, RecoveryPoint
+from spark_ckpt.epochs.restore import LATEST, RecoveryPoint, RestoreTarget
 from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, RowsLost, RunFailed, StoreOutage
 from spark_ckpt.events.announcer import Announcer
 from spark_ckpt.events.listener import OutageEvent, RunListener
@@ -157,7 +157,7 @@ class Supervisor:
             if ending.progressed:
                 # The epoch has what was confirmed. Rows that are lost later need a confirmation of their own, and a new sink
                 # whose topic has no id yet would count as replaced once more, also by the advice of this very error.
-                self._plan = replace(self._plan, confirmed=Confirmed(), restore=LATEST)
+                self._plan = replace(self._plan, confirmed=Confirmed())
             error = self._reason(_as_error(ending))
             now_s = time.monotonic()
             verdict = self._patience.after(Ended(error, now_s, now_s - self._began_s, ending.progressed))
@@ -261,7 +261,7 @@ class Supervisor:
             holder, restore, plan.config.lease_ms, takeover=takeover, ended=ended, taken_back=taken_back
         )
         try:
-            return self._begun(point, levels)
+            return self._begun(point, levels, restore)
         except RowsLost as error:
             raise with_source(error, plan, point.manifest, restore) from error
         except BaseException as error:
@@ -280,13 +280,13 @@ class Supervisor:
         read_on = plan.store.log.known().last > self._last_planned
         return replace(plan.with_found(found), confirmed=still_confirmed(plan.confirmed, plan.found, found, read_on))
 
-    def _begun(self, point: RecoveryPoint, levels: Path | None) -> SparkIncarnation:
+    def _begun(self, point: RecoveryPoint, levels: Path | None, restore: RestoreTarget) -> SparkIncarnation:
         plan = self._plan
         # Checked again: another driver may have committed an epoch between `check_start` and the append of the incarnation.
-        plan.check_base(point.manifest, point.unpublished)
+        plan.check_base(point.manifest, point.unpublished, restore)
         log = plan.store.log
         standing = identities.reconciled(
-            log, log.state(), point.manifest, point.unpublished, plan.found, plan.confirmed, plan.restore != LATEST
+            log, log.state(), point.manifest, point.unpublished, plan.found, plan.confirmed, restore != LATEST
         )
         standing = skip_lost(plan, point.manifest, standing)
         for name, cursor in standing.skipped.items():

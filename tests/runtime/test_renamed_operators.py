@@ -46,6 +46,15 @@ def test_the_state_of_a_renamed_operator_is_kept_by_the_advised_command(bench):
     assert newest(bench).operators["sums"].state_schema == OLD.state_schema
 
 
+def test_advice_for_the_newest_epoch_restores_no_older_one_than_another_driver_has_since_committed(bench):
+    bench.decide(1, cursors={"in": {"n": 5}}, operators={"totals": OLD})
+    read = newest(bench)
+    bench.decide(2, cursors={"in": {"n": 6}}, operators={"totals": OLD})
+    with pytest.raises(GraphInvalid) as refused:
+        renamed(bench).check_base(read)
+    assert "job.start(accept_dropped_operator='totals')" in refused.value.hint
+
+
 def test_no_command_is_advised_for_an_operator_of_other_state_or_for_an_older_epoch(bench):
     bench.decide(1, cursors={"in": {"n": 5}}, operators={"totals": OLD})
     first = newest(bench)
@@ -53,7 +62,7 @@ def test_no_command_is_advised_for_an_operator_of_other_state_or_for_an_older_ep
         renamed(bench, state_ddl="total string").check_base(first)
     bench.decide(2, cursors={"in": {"n": 6}}, operators={"totals": OLD})
     with pytest.raises(GraphInvalid) as of_older_epoch:
-        renamed(bench).check_base(first)
+        renamed(bench).check_base(first, restore=1)
     assert ["bootstrap" in each.value.hint for each in (of_other_state, of_older_epoch)] == [False, False]
 
 

@@ -135,7 +135,7 @@ def test_the_confirmation_of_a_removal_keeps_the_epoch_that_the_start_restores(b
     base = bench.store.log.manifest(1).model_copy(update={"spark_state": of_spark})
     plan = replace(bench.plan(), confirmed=Confirmed(dropped_sources=frozenset({"old"})))
     with pytest.raises(GraphInvalid) as sparks:
-        plan.check_base(base)
+        plan.check_base(base, restore=1)
     call = "job.start(restore=1, accept_dropped_operator='spark operators', accept_dropped_source='old')"
     assert f"{call} (--conf 'spark.ckpt.accept.dropped.operator=spark operators' --conf " in sparks.value.hint
 

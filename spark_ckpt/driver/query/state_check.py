@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.coordination.manifests import SPARK_OPERATORS
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot
+from spark_ckpt.epochs.restore import LATEST, RestoreTarget
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid, StateSchemaChanged
 from spark_ckpt.plan.graph import spark_nodes_of
 from spark_ckpt.store.widening import key_differences, value_differences
@@ -61,7 +62,7 @@ def check_in_flight(declared: Mapping[str, str], base: Manifest) -> None:
             )
 
 
-def check_spark_state(plan: JobPlan, base: Manifest) -> None:
+def check_spark_state(plan: JobPlan, base: Manifest, restore: RestoreTarget = LATEST) -> None:
     """Raise unless the job can go on with the state of Spark's own operators at `base`, and keep it.
 
     Spark compares operators and schemas itself, when the query starts. Raises `GraphInvalid`, `ConfigInvalid`.
@@ -72,7 +73,7 @@ def check_spark_state(plan: JobPlan, base: Manifest) -> None:
             raise GraphInvalid(
                 f"epoch {base.epoch} has state of Spark's own operators ({', '.join(state.operators)}), the job has none",
                 hint="run the program that has them; if their state may go, confirm it: "
-                f"{plan.without_operator(SPARK_OPERATORS, base)}",
+                f"{plan.without_operator(SPARK_OPERATORS, restore)}",
             )
         return
     modes = sorted({node.output_mode for node in spark_nodes_of(*plan.ends)})
