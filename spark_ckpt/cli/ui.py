@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
-from contextlib import suppress
 from typing import Annotated
 
 import typer
 
 from spark_ckpt.cli.options import StorageOptions, pairs
 from spark_ckpt.cli.output import flush, print_line
-from spark_ckpt.errors import CkptError, EnvironmentUnfit
-from spark_ckpt.store.stage_folder import stores_below
+from spark_ckpt.errors import EnvironmentUnfit
 
 _YOUNG = 100_000
 """Number of new objects that starts Python's garbage collector. With the default, an overview of ten thousand epochs
@@ -46,15 +43,7 @@ def ui(
     except ImportError as error:
         raise EnvironmentUnfit("the page needs starlette and uvicorn", hint="pip install 'spark-ckpt[ui]'") from error
     gc.set_threshold(_YOUNG)
-    options = pairs(storage_option, "--storage-option")
-    every = [store for each in stores for store in _stores_of(each, options)]
-    server = PageServer(every, host, port, name or (), options)
+    server = PageServer(stores, host, port, name or (), pairs(storage_option, "--storage-option"))
     print_line(f"{server.url}  (Ctrl-C ends it)")
     flush()  # the server blocks from here on, and a pipe holds lines back
     server.run()
-
-
-def _stores_of(uri: str, options: Mapping[str, str]) -> list[str]:
-    with suppress(CkptError):
-        return stores_below(uri, options)
-    return [uri]  # the page shows the error, the other stores, and the store after an outage

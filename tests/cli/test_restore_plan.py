@@ -1,7 +1,6 @@
 """A restore plan equals the effect of the restore."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -9,7 +8,6 @@ from spark_ckpt.epochs.recovery import plan
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.epochs.ways_back import whole_manifests
 from spark_ckpt.errors import EpochDamaged, SourceInvalid
-from spark_ckpt.observability.page import serving
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.stage_folder import Stages, record_stages
 from tests.store.store_world import SINK, World, flip_in_body
@@ -146,7 +144,7 @@ def test_commands_on_the_store_of_a_stage_name_the_start_of_the_stage(command, b
     assert f"job.start_stages('store', restore=4, accept_new_sink='{SINK}') produces" in refused
 
 
-def test_a_command_on_the_folder_of_a_program_names_the_stores_of_its_stages(command, branches, monkeypatch):
+def test_a_command_on_the_folder_of_a_program_names_the_stores_of_its_stages(command, branches):
     folder = branches.store.location.local.parent
     assert "check the path" in command("restore", folder, 1).err
     record_stages(Location(str(folder)), Stages(job="program", stages={"store": ()}))
@@ -154,11 +152,6 @@ def test_a_command_on_the_folder_of_a_program_names_the_stores_of_its_stages(com
     assert (refused.code, f"give the store of one: {folder}/store\n" in refused.err) == (3, True)
     found = {each["check"]: each for each in command("doctor", "--store", folder, "--json").json["findings"]}
     assert (found["store"]["status"], found["newest epoch"]["detail"][:7]) == ("ok", "epoch 5")
-
-    shown = SimpleNamespace(url="", run=lambda: None)
-    monkeypatch.setattr(serving, "PageServer", lambda stores, *_: vars(shown).update(stores=stores) or shown)
-    command("ui", folder, f"{folder}/other")
-    assert shown.stores == [f"{folder}/store", f"{folder}/other"]
 
 
 def test_a_plan_with_a_new_sink_names_its_start_and_is_refused_while_the_old_one_has_unpublished_rows(

@@ -12,11 +12,11 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 from page_world import HOSTILE, Elements, reported_world
 
-from spark_ckpt.cli.app import exit_code
 from spark_ckpt.errors import ConfigInvalid
-from spark_ckpt.observability.page import serving
 from spark_ckpt.observability.page.server import state_at
 from spark_ckpt.observability.page.serving import PageServer
+from spark_ckpt.store.location import Location
+from spark_ckpt.store.stage_folder import Stages, record_stages
 from tests.cli.cli_world import three_epochs
 from tests.store.store_world import OPERATOR, World
 
@@ -59,22 +59,24 @@ def test_several_jobs_are_listed_although_one_cannot_be_read(server):
     assert "CKPT_STORE_FOREIGN" in jobs[2]["error"]
 
 
-def test_a_folder_whose_stages_cannot_be_read_leaves_the_page_of_the_other_stores(world, tmp_path, monkeypatch):
-    shown = []
-
-    class Server:
-        url = ""
-
-        def __init__(self, stores, *others):
-            shown.extend(stores)
-
-        def run(self):
-            pass
-
-    monkeypatch.setattr(serving, "PageServer", Server)
-    (tmp_path / "stages.json").write_text("{")
-    assert exit_code(["ui", str(tmp_path), world.store.location.uri]) == 0
-    assert shown == [str(tmp_path), world.store.location.uri]
+def test_a_folder_whose_stages_cannot_be_read_leaves_the_page_of_the_other_stores(tmp_path):
+    """The page listens before it reads the folder, and shows the stages once they can be read."""
+    main, other = (three_epochs(tmp_path / name).store.location for name in ("program/main", "other"))
+    stages = main.local.parent / "stages.json"
+    stages.write_text("{")
+    watching = PageServer([str(stages.parent), other.uri])
+    watching.start()
+    try:
+        unread, second = answered(watching, "/api/jobs")[1]
+        assert ("stages.json" in unread["error"], second["store"]) == (True, other.uri)
+        stages.unlink()
+        record_stages(Location(str(stages.parent)), Stages(job="program", stages={"main": (), "model": ("main",)}))
+        jobs = answered(watching, "/api/jobs")[1]
+        assert [each["store"] for each in jobs] == [main.uri, str(stages.parent / "model"), other.uri]
+        assert answered(watching, "/api/jobs/2/epochs/2/restore")[1]["call"] == "job.start(restore=2)"
+        assert answered(watching, "/api/jobs/0/epochs/2/restore")[1]["call"] == "job.start_stages('main', restore=2)"
+    finally:
+        watching.close()
 
 
 def test_a_page_is_served_although_the_programs_output_is_closed(world, monkeypatch):

@@ -24,6 +24,7 @@ from spark_ckpt.json_values import plain
 from spark_ckpt.observability.page.facts import epoch_of, facts_of
 from spark_ckpt.observability.page.report import asset, drawn, going_back
 from spark_ckpt.store.existing import existing_store
+from spark_ckpt.store.stage_folder import stores_below
 from spark_ckpt.store.state_rows import keyed_to_compare
 from spark_ckpt.store.store import Store
 
@@ -73,34 +74,70 @@ _MOST_FILTER = 2000
 
 @dataclass(slots=True)
 class Shown:
-    """The stores of one page. A store that does not exist yet is looked up at every request."""
+    """The stores of one page; the folder of a program with stages stands for theirs.
+
+    A store that does not exist yet, or whose folder cannot be read, is looked up at every request.
+    """
 
     uris: Sequence[str]
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    _opened: dict[int, Store] = field(default_factory=dict)
+    _opened: dict[str, Store] = field(default_factory=dict)
+    _stages: dict[str, list[str]] = field(default_factory=dict)
+    _numbered: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Number the jobs before the first overview."""
+        self._numbered = list(self.uris)
 
     def store(self, number: int) -> Store:
-        """Return the store of a job number.
+        """Return the store of a job, by its number in the last overview.
 
         Raises `ConfigInvalid` for an unknown number, `StoreForeign` (also if there is no store), or a `StoreOutage`.
         """
-        if not 0 <= number < len(self.uris):
+        if not 0 <= number < len(self._numbered):
             raise ConfigInvalid(f"there is no job {number} here")
-        if number not in self._opened:
-            self._opened[number] = existing_store(self.uris[number], self.storage_options)
-        return self._opened[number]
+        return self._store(self._numbered[number])
+
+    def _store(self, uri: str) -> Store:
+        if uri not in self._opened:
+            self._opened[uri] = existing_store(uri, self.storage_options)
+        return self._opened[uri]
 
     def jobs(self) -> list[Json]:
         """Return the overview of every store, or the error of reading it."""
-        return [self._job(number) for number in range(len(self.uris))]
+        found = [(store, job) for uri in self.uris for store, job in self._jobs(uri)]
+        self._numbered = [store for store, _ in found]
+        return [job for _, job in found]
 
-    def _job(self, number: int) -> Json:
+    def _jobs(self, uri: str) -> list[tuple[str, Json]]:
         try:
-            return facts_of(self.store(number), time.time_ns() // 1_000_000)
+            stores = self._below(uri)
+        except CkptError as error:
+            return [(uri, _unread(uri, error))]
+        return [(store, self._job(store)) for store in stores]
+
+    def _below(self, uri: str) -> list[str]:
+        """Return the store at `uri`, or those of the stages there. Raises `ConfigInvalid`, a `StoreOutage`."""
+        if uri in self._opened:
+            return [uri]
+        if uri not in self._stages:
+            found = stores_below(uri, self.storage_options)
+            if found == [uri]:
+                return found
+            self._stages[uri] = found
+        return self._stages[uri]
+
+    def _job(self, uri: str) -> Json:
+        try:
+            return facts_of(self._store(uri), time.time_ns() // 1_000_000)
         except CkptError as error:
             # The next request opens it again: the store may have been deleted and created once more, with another log.
-            self._opened.pop(number, None)
-            return {"store": self.uris[number], "error": str(error), "outage": isinstance(error, StoreOutage)}
+            self._opened.pop(uri, None)
+            return _unread(uri, error)
+
+
+def _unread(uri: str, error: CkptError) -> Json:
+    return {"store": uri, "error": str(error), "outage": isinstance(error, StoreOutage)}
 
 
 def application(shown: Shown, hosts: Sequence[str]) -> ASGIApp:
