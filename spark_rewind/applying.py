@@ -516,5 +516,9 @@ def _undo_wish(change: QueryChange) -> QueryWish:
         what = f"{change.name} has run since the rewind: its newest batch is {newest}"
         raise RewindStale(what, hint=WOULD_BE_LOST)
     kept = read_checkpoint(Path(change.kept), change.name)
+    # Without its newest batches it is a valid checkpoint, too, whose query runs them again: a sink that has them skips them.
+    if kept.digest != change.digest_before:
+        what = f"the checkpoint {change.kept} lacks files, or was changed since the rewind"
+        raise RewindOutOfReach(what, hint=WOULD_BE_LOST)
     # The whole old checkpoint comes back, with an unfinished batch if it had one.
     return QueryWish(now, kept, kept.batches[-1].number if kept.batches else -1, goes=True)

@@ -170,6 +170,16 @@ def test_an_undo_without_a_file_that_was_set_aside_is_refused(story):
         undo(plan, settings_for(plan))
 
 
+@pytest.mark.parametrize("lost", ["all", "newest"])
+def test_an_undo_without_the_log_that_was_kept_is_refused(story, lost):
+    _, plan = story
+    [change] = apply(plan, settings_for(plan)).folders
+    for path in [*Path(change.kept).iterdir()] if lost == "all" else [Path(change.kept, str(change.newest))]:
+        path.unlink()
+    with pytest.raises(RewindOutOfReach, match=r"_spark_metadata\.before-rewind-\S+ lacks files"):
+        undo(plan, settings_for(plan))
+
+
 def test_the_log_of_another_query_is_refused(story):
     lake, _ = story
     declared = {"folders": [{"path": str(lake.exports.root), "written_by": "ingest"}]}

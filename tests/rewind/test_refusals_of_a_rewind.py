@@ -376,20 +376,31 @@ def test_an_undo_after_a_table_was_written(story):
     undone(story, lambda: story.lake.tables["gold"].append([[1]]), RewindStale, "gold was written since the rewind")
 
 
-@pytest.mark.parametrize("lost", ["checkpoint", "data file"])
+def newest_removed(checkpoint: Path) -> None:
+    newest = max((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    for log in ("offsets", "commits"):
+        (checkpoint / log / newest.name).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("lost", ["checkpoint", "newest batch", "data file"])
 def test_an_undo_that_lacks_what_it_brings_back_does_not_advise_another_plan(story, lost):
     """The operator has deleted the kept checkpoint, or VACUUM the files of the undone versions."""
 
     def lose() -> None:
-        if lost == "checkpoint":
-            shutil.rmtree(next(story.table("checkpoints").glob("*.before-rewind-*")))
+        if lost != "data file":
+            kept = next(story.table("checkpoints").glob("*.before-rewind-*"))
+            shutil.rmtree(kept) if lost == "checkpoint" else newest_removed(kept)
             return
         [plan] = [each for each in story.plan.tables if each.path.endswith("bronze")]
         bronze = story.lake.tables["bronze"]
         for name in {*bronze.files(plan.newest)} - {*bronze.files(plan.version)}:
             (bronze.root / name).unlink()
 
-    kind, message = (CheckpointForeign, "is no folder") if lost == "checkpoint" else (RewindOutOfReach, "is missing")
+    kind, message = {
+        "checkpoint": (CheckpointForeign, "is no folder"),
+        "newest batch": (RewindOutOfReach, "lacks files"),
+        "data file": (RewindOutOfReach, "is missing"),
+    }[lost]
     error = undone(story, lose, kind, message)
     assert error.hint.startswith("keep the rewind; or bring back what is missing")
 
