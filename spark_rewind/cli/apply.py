@@ -5,7 +5,6 @@ Their modules are loaded when a command runs: planning, in the same application,
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -152,9 +151,12 @@ def _settings(watch_s: float, settle_s: float, from_snapshot: Sequence[str]) -> 
     return ApplySettings(pause(watch_s), now_ms, engine, from_snapshot, pause(settle_s))
 
 
+_LONGEST_S = 1e9
+
+
 def pause(seconds: float) -> Callable[[], None]:
     """Return a function that waits. Raises `typer.BadParameter` for a wait without an end."""
-    # Typer reads `inf` as a number. `time.sleep` refuses it, for --settle-s only after the fences are put.
-    if math.isinf(seconds):
+    # Typer reads `inf` and `1e300` as numbers. `time.sleep` refuses both, for --settle-s only after the fences are put.
+    if seconds > _LONGEST_S:
         raise typer.BadParameter("--watch-s and --settle-s are seconds, such as 10")
     return partial(time.sleep, seconds)

@@ -160,9 +160,10 @@ def plan_file(lake: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     return file
 
 
+@pytest.mark.parametrize("endless", ["inf", "1e300"])
 @pytest.mark.parametrize("option", ["--watch-s", "--settle-s"])
-def test_a_wait_without_an_end_is_refused(lake, plan_file, capsys, option):
-    assert exit_code(["rewind", "apply", str(plan_file), option, "inf"]) == 2
+def test_a_wait_without_an_end_is_refused(lake, plan_file, capsys, option, endless):
+    assert exit_code(["rewind", "apply", str(plan_file), option, endless]) == 2
     assert "are seconds, such as 10" in capsys.readouterr().err
 
 
