@@ -151,6 +151,9 @@ def undo(plan: RewindPlan, settings: ApplySettings) -> RewindRecord | None:
     Raises the errors of `apply`. Raises `RewindStale` also if a query ran, or a table was written, since the rewind.
     """
     journal = Journal(plan)
+    # Before the lock, whose folder would be a change.
+    if not journal.folder.is_dir():
+        raise _not_carried_out(None)
     with journal.locked():
         applied, undone, carrier = journal.read("apply"), journal.read("undo"), Carrier(journal)
         move = on_undo(applied.phase if applied else None, undone.phase if undone else None)

@@ -406,8 +406,10 @@ def test_an_undo_that_lacks_what_it_brings_back_does_not_advise_another_plan(sto
 
 
 def test_an_undo_of_a_plan_that_was_not_applied(story):
+    before = [*story.lake.root.rglob("*")]
     with pytest.raises(CheckpointForeign, match="was not carried out"):
         undo(story.plan, settings_for(story.plan))
+    assert [*story.lake.root.rglob("*")] == before
 
 
 def test_a_plan_that_was_undone_is_not_applied_again(story):
