@@ -21,7 +21,7 @@ class LagWatch(threading.Thread):
     `tell`.
 
     `cursors`: positions of the sources after the last batch; empty before the first. A source that does not answer is
-    left out.
+    left out; when none does any more, `tell` gets an empty mapping once.
     """
 
     def __init__(
@@ -47,9 +47,13 @@ class LagWatch(threading.Thread):
 
     def run(self) -> None:
         """Count until `close`."""
+        told: Mapping[str, int] = {}
         while not self._over.wait(self._interval_s):
-            if found := self.asked():
+            found = self.asked()
+            # Also when no source answers any more: the lag that was counted last would stay.
+            if found or told:
                 self._tell(found)
+            told = found
 
     def asked(self) -> dict[str, int]:
         """Return the rows that wait now, by source."""

@@ -69,6 +69,23 @@ def test_the_watch_reports_repeatedly_until_it_is_closed():
     assert not watching.is_alive()
 
 
+def test_no_old_lag_stays_when_the_only_source_does_not_answer_any_more():
+    source, gone, told = Counts(), threading.Event(), []
+
+    def tell(rows):
+        told.append(rows)
+        source.fails = True
+        if not rows:
+            gone.set()
+
+    watching = watch({"in": source}, {"in": {"n": 4}}, tell)
+    watching.start()
+    assert gone.wait(10)
+    watching.close()
+    watching.join(WAIT_S)
+    assert told == [{"in": 6}, {}]
+
+
 class Shows:
     shown_as = "a-group"
 
