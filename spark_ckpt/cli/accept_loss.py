@@ -10,8 +10,7 @@ from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import print_json, print_line
 from spark_ckpt.cli.stores import open_store
 from spark_ckpt.epochs.log_state import LogState
-from spark_ckpt.epochs.recovery_text import restore_call
-from spark_ckpt.store.stage_folder import in_terms_of_stage
+from spark_ckpt.store.stage_folder import restore_call_of
 from spark_ckpt.store.store import Store
 from spark_ckpt.wording import epochs
 
@@ -57,7 +56,7 @@ def accept_loss(
 def _print_doubt(store: Store, log_state: LogState, lost: list[int]) -> None:
     # A restore in the lost part of the log may have left out rows that no sink has acknowledged.
     if log_state.shown != log_state.latest and not all(log_state.lost[epoch] for epoch in lost):
-        call = in_terms_of_stage(store.location, restore_call(log_state, log_state.shown))
+        call = restore_call_of(store.location, log_state, log_state.shown)
         print_line(
             f"Whether a sink that has one of the lost epochs has everything up to epoch {log_state.latest} is not known. "
             f"If it has not, or if a start reports it, roll it back to epoch {log_state.shown}, "

@@ -21,12 +21,12 @@ from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.epochs.log_state import LogState, taken_back
 from spark_ckpt.epochs.records import Kind, ReaderMoved
 from spark_ckpt.epochs.recovery import RestorePlan, SinkPlan, plan
-from spark_ckpt.epochs.recovery_text import restore_call, sink_lines
+from spark_ckpt.epochs.recovery_text import sink_lines
 from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.epochs.sinks_behind import lacking_after
 from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.json_values import plain
-from spark_ckpt.store.stage_folder import in_terms_of_stage
+from spark_ckpt.store.stage_folder import restore_call_of
 from spark_ckpt.wording import epochs, one_or_many
 
 
@@ -94,7 +94,7 @@ def _of_one_store(
     inputs = inputs_again(opened, log_state, planned)
     # With a sink that lacks rows a start continues from a named epoch only.
     named = planned.epoch if late and wanted == LATEST else wanted
-    call = in_terms_of_stage(opened.location, restore_call(log_state, named, new))
+    call = restore_call_of(opened.location, log_state, named, new)
     if as_json:
         again: list[Json] = [each.fields() for each in inputs]
         print_json(

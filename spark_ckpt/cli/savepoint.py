@@ -10,8 +10,7 @@ from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import Id, iso, print_json, print_line, print_table, utc
 from spark_ckpt.cli.stores import advice_for, chosen_epoch, open_store
 from spark_ckpt.epochs.log_state import LogState
-from spark_ckpt.epochs.recovery_text import restore_call
-from spark_ckpt.store.stage_folder import in_terms_of_stage
+from spark_ckpt.store.stage_folder import restore_call_of
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The savepoint's name.")]
 
@@ -36,7 +35,7 @@ def add(
     if as_json:
         print_json({"name": name, "epoch": number})
     else:
-        call = in_terms_of_stage(opened.location, restore_call(log.state(), name))
+        call = restore_call_of(opened.location, log.state(), name)
         print_line(
             f"savepoint {name} is epoch {number}; {'restore it with' if call.startswith('job') else 'to go back,'} {call}"
         )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
+from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.epochs.partial_recovery import of_stage
+from spark_ckpt.epochs.recovery_text import restore_call
+from spark_ckpt.epochs.restore import RestoreTarget
 from spark_ckpt.errors import CkptError, ConfigInvalid, GraphInvalid, StoreForeign
 from spark_ckpt.store.existing import job_of
 from spark_ckpt.store.location import Location
@@ -100,6 +103,11 @@ def in_terms_of_stage(store: Location, hint: str) -> str:
     with suppress(CkptError):
         known = read_stages(Location(above, store.storage_options))
     return hint if known is None or stage not in known.stages else of_stage(hint, stage)
+
+
+def restore_call_of(store: Location, log_state: LogState, target: RestoreTarget, new_sinks: Sequence[str] = ()) -> str:
+    """Return `restore_call` for the owner of a store: a job, a stage of a program, or an outbox."""
+    return in_terms_of_stage(store, restore_call(log_state, target, new_sinks))
 
 
 def _owner(root: Location) -> str | None:

@@ -8,10 +8,10 @@ from importlib.resources import files
 from spark_ckpt.connector import Json
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.recovery import plan
-from spark_ckpt.epochs.recovery_text import restore_call, sink_lines
+from spark_ckpt.epochs.recovery_text import sink_lines
 from spark_ckpt.errors import CkptError, EnvironmentUnfit
 from spark_ckpt.observability.page.facts import epoch_of, facts_of
-from spark_ckpt.store.stage_folder import in_terms_of_stage
+from spark_ckpt.store.stage_folder import restore_call_of
 from spark_ckpt.store.store import Store
 from spark_ckpt.wording import counted, epochs
 
@@ -27,7 +27,7 @@ def going_back(store: Store, epoch: int) -> Json:
     moved = f"{counted(len(planned.cursors), 'source')} and {counted(len(planned.state), 'operator')} go back to where they stood"
     return {
         "epoch": planned.epoch,
-        "call": in_terms_of_stage(store.location, restore_call(log_state, planned.epoch)),
+        "call": restore_call_of(store.location, log_state, planned.epoch),
         "state_bytes": state,
         "lines": [
             f"a new incarnation, {planned.incarnation}, begins; its first epoch is {planned.next_epoch}",
