@@ -20,8 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from spark_ckpt.errors import (
     CkptError,
     ConfigInvalid,
+    EpochDamaged,
     EpochNotFound,
-    LogDamaged,
+    FormatUnknown,
     PinNotFound,
     PinsForeign,
     PinsInUse,
@@ -284,9 +285,9 @@ def hide(kept: KeptPoint) -> Path:
 
 
 def remove_for_now(folder: Path) -> None:
-    """Remove a hidden point. If the store of an outbox does not answer or is damaged, a later call does."""
-    # one store that is away must not end every later pin of this folder, also of other queries
-    with suppress(StoreOutage, LogDamaged):
+    """Remove a hidden point. If the store of an outbox does not answer or cannot be read, a later call does."""
+    # One store that is away, or is of a newer version, must not end every later pin of this folder, also of other queries.
+    with suppress(StoreOutage, EpochDamaged, FormatUnknown):
         remove_point(folder)
 
 

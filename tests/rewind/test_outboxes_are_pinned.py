@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from outbox_world import World, settings, wanted
 
 from spark_ckpt import failpoints
-from spark_ckpt.errors import RewindOutOfReach, StoreUnreachable
+from spark_ckpt.errors import EpochDamaged, FormatUnknown, RewindOutOfReach, StoreUnreachable
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.existing import existing_store
 from spark_ckpt.store.store import Store
@@ -110,20 +111,29 @@ def test_an_unreachable_store_blocks_no_pin_of_other_queries(world: World, monke
     assert len(world.log().state().savepoints) == 1, "the dead point's savepoint is dropped once its store answers"
 
 
-def test_a_new_point_is_pinned_while_the_store_of_the_dropped_one_is_unreachable(
-    world: World, monkeypatch: pytest.MonkeyPatch
+def _is_away(uri: str) -> Store:
+    raise StoreUnreachable(f"{uri} cannot be read")
+
+
+def _is_newer(uri: str) -> Store:
+    raise FormatUnknown.of("the store", 9, 1)
+
+
+def _has_new_fields(uri: str) -> Store:
+    raise EpochDamaged("row 3 (epoch) of the epoch log has fields this version does not know")
+
+
+@pytest.mark.parametrize("opens", [_is_away, _is_newer, _has_new_fields])
+def test_a_new_point_is_pinned_while_the_store_of_the_dropped_one_cannot_be_read(
+    world: World, monkeypatch: pytest.MonkeyPatch, opens: Callable[[str], Store]
 ) -> None:
     pin(world, None)
     size = report_points(world.pins).held_bytes
     with monkeypatch.context() as away:
-        away.setattr(outboxes, "existing_store", _is_away)
+        away.setattr(outboxes, "existing_store", opens)
         request = PinRequest(world.request("", outboxes=[]), world.pins, "other", size + size // 3)
         assert len(take_pin(request, 2).dropped) == 1
     assert [each.name for each in report_points(world.pins).points] == ["other"]
-
-
-def _is_away(uri: str) -> Store:
-    raise StoreUnreachable(f"{uri} cannot be read")
 
 
 def test_a_point_is_unpinned_in_another_folder_than_it_was_pinned_in(
