@@ -271,7 +271,10 @@ class History:
                 raise self._cleaned(position.version)
         self._check(commit, position.table)
         self._require_same_history(commit)
-        if commit.changes_rows and self._on_change == "skip":
+        made = commit.commit.rewound
+        # The first version of a rewind changes nothing if the table is as its slowest reader has it: after an `undo`.
+        rolls_back = commit.changes_rows or (made is not None and not made.part)
+        if rolls_back and self._on_change == "skip":
             self._pass_rewind(commit)
             return []
         return commit.added

@@ -234,6 +234,26 @@ def test_a_job_that_skips_a_rewind_reads_no_version_a_second_time(replayed, size
     assert read_by_a_job(replayed, 0, size) == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("behind", [2, 3, 4])
+def test_a_job_that_skips_a_rewind_and_its_undo_reads_no_version_a_second_time(tmp_path, behind):
+    """With `behind` 3 the undo finds the table as its slowest reader has it, and commits only the versions after that."""
+    table = SmallTable(tmp_path / "t")
+    for number in range(5):
+        table.append([[number]], ("app", number))
+    written = WrittenQuery(tmp_path / "q")
+    place = {"reservoirId": table.id, "reservoirVersion": behind, "index": -1, "isStartingVersion": False}
+    written.batch({"sourceVersion": 1} | place)
+    query = read_checkpoint(written.folder, "q")
+    for line, readers in ((2, []), (4, [QueryWish(query, query, 0, goes=False)])):
+        read = read_table(table.root)
+        wish = TableWish(read, line, [], undoes=bool(readers))
+        draft = table_draft(wish, readers, stamp_of(read, f"x{line}", 1_000, "test"))
+        for number, text in enumerate(draft.texts, draft.change.first):
+            (table.log / f"{number:020d}.json").write_text(text)
+    table.append([[5]])
+    assert read_by_a_job(table, 0, 10) == [0, 1, 2, 3, 4, 5]
+
+
 @pytest.mark.parametrize("size", [1, 10])
 def test_a_job_that_adopted_a_reader_of_a_rewind_reads_the_versions_that_follow_again(replayed, size):
     assert read_by_a_job(replayed, 6, size) == [2, 3]
