@@ -10,6 +10,7 @@ from typing import Literal
 from checkpoint_protocols.ids import ProcessId
 from spark_ckpt.errors import ConfigInvalid
 from spark_rewind.intervals import Intervals, Point
+from spark_rewind.reading import local_folder
 
 TargetKind = Literal["time", "batch", "table", "point"]
 _HINT = "write 2026-01-31T14:00:00Z, QUERY@BATCH, TABLE@VERSION, or with --pins the name of a point"
@@ -83,7 +84,7 @@ def target_of(written: str, queries: Mapping[str, ProcessId], tables: Mapping[st
     # `isdecimal` accepts digits of every script.
     if not (number.isdecimal() and number.isascii()):
         raise ConfigInvalid(f"--to {written}: {number!r} is no number", hint=_HINT)
-    query, table = queries.get(name), tables.get(name)
+    query, table = (known.get(name) or known.get(_place(name)) for known in (queries, tables))
     if query is not None and table is not None:
         raise ConfigInvalid(f"--to {written} names a query and a table", hint="name it by its full path")
     if query is None and table is None:
@@ -91,6 +92,11 @@ def target_of(written: str, queries: Mapping[str, ProcessId], tables: Mapping[st
     if query is not None:
         return RewindTarget("batch", int(number), query, everybody)
     return RewindTarget("table", int(number), table, everybody, name)
+
+
+def _place(name: str) -> str:
+    """Return the folder that a path names, as a plan spells it; a name without a slash unchanged."""
+    return str(local_folder(name)) if "/" in name else name
 
 
 def _unknown(

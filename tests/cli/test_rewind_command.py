@@ -82,6 +82,15 @@ def test_its_json_is_the_plan(lake, capsys):
     assert all(len(each.digest) == 64 for each in (*plan.queries, *plan.tables))
 
 
+def test_a_target_is_named_by_any_path_of_its_folder(lake, capsys, monkeypatch):
+    monkeypatch.chdir(lake)
+    for to in ("./ingest@1", "ingest/@1", f"{lake}/ingest/@1", (lake / "ingest").as_uri() + "@1"):
+        assert exit_code(plan_command(lake, to)) == 0
+        assert capsys.readouterr().out.startswith("to ingest@1: 2 queries go back")
+    assert exit_code(plan_command(lake, "./bronze@1")) == 0
+    assert exit_code(plan_command(lake, "./nowhere@1")) == 2
+
+
 def test_a_declaration_is_taken_from_a_file(lake, capsys):
     declared = lake / "declared.yaml"
     declared.write_text("edges:\n  - {writer: totals, reader: ingest, over: a queue}\n")
