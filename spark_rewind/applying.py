@@ -33,7 +33,7 @@ from spark_rewind.plan import OutboxPlan, QueryPlan, RewindPlan, TablePlan
 from spark_rewind.positions import DeltaPosition
 from spark_rewind.reading import typed_errors
 from spark_rewind.records import UNDO, FolderChange, OutboxChange, QueryChange, RewindRecord, TableChange
-from spark_rewind.replacing import check_swap
+from spark_rewind.replacing import check_link, check_swap
 from spark_rewind.stages import PLAN_AGAIN, WOULD_BE_LOST, Move, Phase, on_apply, on_undo
 from spark_rewind.tables import Table, read_table
 
@@ -417,9 +417,14 @@ def check_rights(plan: RewindPlan) -> None:
         )
     for parent in {Path(each.folder).parent for each in plan.queries}:
         check_swap(parent)
+        check_link(parent)
     for table in plan.tables:
+        log = Path(table.path, LOG)
         if not table.stays:
-            _require_writable(Path(table.path, LOG))
+            _require_writable(log)
+            # A commit that fails after the decision would leave every query fenced. A missing log has an error of its own.
+            if log.is_dir():
+                check_link(log)
     for each in plan.folders:
         if not each.stays:
             _require_writable(Path(each.path), Path(each.path, SINK_LOG))

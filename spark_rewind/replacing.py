@@ -51,6 +51,18 @@ def check_swap(folder: Path) -> None:
         raise RewindNotPermitted(f"{folder}: {error.strerror}", hint=hint) from error
 
 
+def check_link(folder: Path) -> None:
+    """Check that a folder can have hard links, by which `write_new` creates a file. Raises `RewindNotPermitted`."""
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".rewind-") as tried:
+            one = Path(tried, "one")
+            one.touch()
+            os.link(one, Path(tried, "other"))
+    except OSError as error:
+        hint = "rewind where this folder is on a disk: mounts of object stores have no hard links; nothing was changed"
+        raise RewindNotPermitted(f"{folder} takes no hard link: {error.strerror}", hint=hint) from error
+
+
 MARK = ".spark-ckpt-rewind.json"
 """File that marks a folder made by a rewind. It names the rewind."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -374,6 +375,18 @@ def test_an_undo_after_a_query_has_run(story):
 
 def test_an_undo_after_a_table_was_written(story):
     undone(story, lambda: story.lake.tables["gold"].append([[1]]), RewindStale, "gold was written since the rewind")
+
+
+def test_a_table_on_a_file_system_without_hard_links_is_refused_before_the_decision(story, monkeypatch):
+    real = os.link
+
+    def link(source: Path, target: Path) -> None:
+        if "_delta_log" in str(target):
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", link)
+    story.refused(RewindNotPermitted, "_delta_log takes no hard link: Operation not supported")
 
 
 def newest_removed(checkpoint: Path) -> None:
