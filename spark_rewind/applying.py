@@ -33,7 +33,7 @@ from spark_rewind.plan import OutboxPlan, QueryPlan, RewindPlan, TablePlan
 from spark_rewind.positions import DeltaPosition
 from spark_rewind.reading import typed_errors
 from spark_rewind.records import UNDO, FolderChange, OutboxChange, QueryChange, RewindRecord, TableChange
-from spark_rewind.replacing import check_link, check_swap
+from spark_rewind.replacing import check_link, check_swap, is_mount_point
 from spark_rewind.stages import PLAN_AGAIN, WOULD_BE_LOST, Move, Phase, on_apply, on_undo
 from spark_rewind.tables import Table, read_table
 
@@ -247,6 +247,7 @@ def _drafted(plan: RewindPlan, journal: Journal, settings: ApplySettings) -> tup
     }
     record = record.model_copy(update=update)
     _refuse_taken_names(record)
+    _refuse_mounted(record)
     return record, drafts
 
 
@@ -393,6 +394,16 @@ def _refuse_taken_names(record: RewindRecord) -> None:
     for each in taken:
         if Path(each).exists():
             raise RewindNotPermitted(f"{each} is there already", hint="move it away; nothing was changed")
+
+
+def _refuse_mounted(record: RewindRecord) -> None:
+    # The exchange would fail after the decision, and every later call with it: no rename moves the root of a volume.
+    for query in record.queries:
+        if query.changed and is_mount_point(Path(query.folder)):
+            raise RewindNotPermitted(
+                f"{query.folder} is the root of a mounted volume, so its name cannot be exchanged",
+                hint="mount the volume one folder higher, with the checkpoint as a folder in it; nothing was changed",
+            )
 
 
 def _foreign_readers(back: Sequence[TablePlan], folders: Sequence[FolderChange]) -> Iterator[str]:

@@ -51,6 +51,23 @@ def check_swap(folder: Path) -> None:
         raise RewindNotPermitted(f"{folder}: {error.strerror}", hint=hint) from error
 
 
+MOUNTS = Path("/proc/self/mountinfo")
+
+
+def is_mount_point(folder: Path) -> bool:
+    """Return true if a volume is mounted at a folder, or another folder of the same disk. No rename moves such a name."""
+    # Of a symbolic link the link is renamed, wherever it leads.
+    if folder.is_symlink():
+        return False
+    try:
+        found = [line.split() for line in MOUNTS.read_text().splitlines()]
+    except OSError:
+        return folder.is_mount()
+    # proc(5): the fifth field is the mount point, with its blanks escaped.
+    place = str(folder.parent.resolve() / folder.name).replace(" ", "\\040")
+    return any(fields[4:5] == [place] for fields in found)
+
+
 def check_link(folder: Path) -> None:
     """Check that a folder can have hard links, by which `write_new` creates a file. Raises `RewindNotPermitted`."""
     try:

@@ -283,6 +283,14 @@ def test_a_file_system_that_cannot_exchange_names(story, monkeypatch):
     story.refused(RewindNotPermitted, "names cannot be exchanged in one step")
 
 
+def test_a_checkpoint_that_is_the_root_of_a_mounted_volume(story, tmp_path, monkeypatch):
+    mounts = tmp_path / "mountinfo"
+    place = str(story.table("checkpoints").resolve() / "dedup").replace(" ", "\\040")
+    mounts.write_text(f"36 35 98:0 / / rw - ext4 /dev/sda rw\n37 36 98:0 /volume {place} rw - ext4 /dev/sda rw\n")
+    monkeypatch.setattr(replacing, "MOUNTS", mounts)
+    story.refused(RewindNotPermitted, "dedup is the root of a mounted volume")
+
+
 def test_a_name_that_is_taken(story):
     journal = Journal(story.plan)
     taken = story.lake.root / "checkpoints" / f"dedup.before-rewind-{journal.id}"
