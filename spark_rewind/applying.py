@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -247,7 +248,7 @@ def _drafted(plan: RewindPlan, journal: Journal, settings: ApplySettings) -> tup
     }
     record = record.model_copy(update=update)
     _refuse_taken_names(record)
-    _refuse_mounted(record)
+    _refuse_fixed_names(record)
     return record, drafts
 
 
@@ -396,13 +397,20 @@ def _refuse_taken_names(record: RewindRecord) -> None:
             raise RewindNotPermitted(f"{each} is there already", hint="move it away; nothing was changed")
 
 
-def _refuse_mounted(record: RewindRecord) -> None:
-    # The exchange would fail after the decision, and every later call with it: no rename moves the root of a volume.
-    for query in record.queries:
-        if query.changed and is_mount_point(Path(query.folder)):
+def _refuse_fixed_names(record: RewindRecord) -> None:
+    # The exchange would fail after the decision, and every later call with it.
+    for folder in (Path(query.folder) for query in record.queries if query.changed):
+        if is_mount_point(folder):
             raise RewindNotPermitted(
-                f"{query.folder} is the root of a mounted volume, so its name cannot be exchanged",
+                f"{folder} is the root of a mounted volume, so its name cannot be exchanged",
                 hint="mount the volume one folder higher, with the checkpoint as a folder in it; nothing was changed",
+            )
+        # The kernel's rule for a sticky folder, such as /tmp: write permission alone renames no file of another user there.
+        above = folder.parent.stat()
+        if above.st_mode & stat.S_ISVTX and os.geteuid() not in (0, above.st_uid, folder.lstat().st_uid):
+            raise RewindNotPermitted(
+                f"only its owner may rename {folder}: {folder.parent} is sticky",
+                hint="run as the user that the queries run as; nothing was changed",
             )
 
 
@@ -470,6 +478,7 @@ def _undo_drafted(applied: RewindRecord, settings: ApplySettings) -> tuple[Rewin
     update = {"target": f"before --to {applied.target}", "folders": folders, "outboxes": outboxes}
     record = record.model_copy(update=update)
     _refuse_taken_names(record)
+    _refuse_fixed_names(record)
     return record, drafts
 
 

@@ -291,6 +291,18 @@ def test_a_checkpoint_that_is_the_root_of_a_mounted_volume(story, tmp_path, monk
     story.refused(RewindNotPermitted, "dedup is the root of a mounted volume")
 
 
+def of_another_user(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the checkpoints be those of another user, in a folder such as /tmp."""
+    folder = story.table("checkpoints")
+    folder.chmod(0o1777)
+    monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
+
+
+def test_a_checkpoint_of_another_user_in_a_sticky_folder(story, monkeypatch):
+    of_another_user(story, monkeypatch)
+    story.refused(RewindNotPermitted, "only its owner may rename")
+
+
 def test_a_name_that_is_taken(story):
     journal = Journal(story.plan)
     taken = story.lake.root / "checkpoints" / f"dedup.before-rewind-{journal.id}"
@@ -379,6 +391,10 @@ def test_an_undo_after_a_query_has_run(story):
         RewindStale,
         r"(ingest has run|was written) since the rewind",
     )
+
+
+def test_an_undo_of_another_users_rewind_in_a_sticky_folder(story, monkeypatch):
+    undone(story, lambda: of_another_user(story, monkeypatch), RewindNotPermitted, "only its owner may rename")
 
 
 def test_an_undo_after_a_table_was_written(story):
