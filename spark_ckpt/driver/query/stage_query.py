@@ -301,15 +301,17 @@ def make_folders(checkpoint_uri: str) -> None:
     Spark does: Spark starts a `chmod` process of 10 ms for each. Raises a `StoreOutage` if the file system refuses.
     """
     checkpoint = Location(checkpoint_uri)
+    local = checkpoint.local
     with typed_errors_at(checkpoint_uri):
         # A store from a backup gives numbers of incarnations again, and Spark would continue from the offsets that the first one
         # left, not from the epoch.
-        if checkpoint.local is None:
+        if local is None:
             checkpoint.delete([info.path for info in checkpoint.list()])
-        elif checkpoint.local.exists():
-            shutil.rmtree(checkpoint.local)
-        for folder in () if checkpoint.local is None else CHECKPOINT_FOLDERS:
-            (checkpoint.local / folder).mkdir(parents=True, exist_ok=True)
+        else:
+            if local.exists():
+                shutil.rmtree(local)
+            for folder in CHECKPOINT_FOLDERS:
+                (local / folder).mkdir(parents=True, exist_ok=True)
     # State of Spark's own operators is many files, and a takeover must not wait until they are deleted.
     threading.Thread(target=_remove_older, args=(checkpoint.uri.split("/")[:-1],), name=_REMOVING, daemon=True).start()
 
