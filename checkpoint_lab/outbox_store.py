@@ -288,7 +288,6 @@ class OutboxStore(Shared):
     def judge(self, manifest: Manifest) -> None:
         """Judge a commit.
 
-        - O8: its number and id are new.
         - O16: its query has the outbox.
         - O2: it continues the branch without a gap.
         - O3: its rows are those of a run without failures.
@@ -296,7 +295,6 @@ class OutboxStore(Shared):
         name, batch = f"epoch {manifest.epoch}", manifest.spark_batch
         ensure(batch is not None, "O7", f"{name} has no batch")
         assert batch is not None  # noqa: S101 - as above
-        ensure(all(manifest.attempt != each.attempt for each in self.manifests()), "O8", f"{name} has a used id")
         base = self.by_number[manifest.base].spark_batch if manifest.base else None
         last = self.by_number[max(self.by_number)].spark_batch if self.by_number else None
         owners = {each.query for each in (base, last) if each is not None} | self.accepted

@@ -15,8 +15,10 @@ from spark_ckpt.coordination.patience import Patience
 from spark_ckpt.coordination.protocol import EpochProtocol
 from spark_ckpt.epochs import identity, restore
 from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.records import EpochBrief
 from spark_ckpt.epochs.retention import garbage, segments, staged_files, state_files
 from spark_ckpt.store import proposals
+from spark_ckpt.store.log_table import NewRow
 
 
 def an_outage_counts_as_a_failure(monkeypatch):
@@ -119,6 +121,21 @@ def numbers_restart_in_every_incarnation(monkeypatch):
         return starts(core, event)
 
     monkeypatch.setattr(EpochProtocol, "on_query_starting", from_zero)
+
+
+def a_log_that_takes_a_number_again(monkeypatch):
+    """It checks the fence only, and the numbers of incarnations restart."""
+
+    def takes(log_state, manifest, now_ms, index=0):
+        if manifest.attempt in {each.attempt for each in log_state.by_id.values()}:
+            return None
+        proposals.fence(log_state, manifest.incarnation)
+        brief = EpochBrief.of(manifest, now_ms + log_state.lease_ms).model_dump_json()
+        body = manifest.model_dump_json()
+        return NewRow("epoch", manifest.epoch, manifest.incarnation, manifest.attempt, brief, body)
+
+    numbers_restart_in_every_incarnation(monkeypatch)
+    monkeypatch.setattr(proposals, "epoch", takes)
 
 
 def a_log_without_a_fence(monkeypatch):
@@ -316,6 +333,7 @@ PLANTED_AROUND = [
     a_manifest_stands_on_the_epoch_decided_first,
     a_job_knows_of_its_first_source_only,
     numbers_restart_in_every_incarnation,
+    a_log_that_takes_a_number_again,
     a_log_without_a_fence,
     a_log_that_forgets_an_unpublished_epoch,
     a_restore_that_takes_the_epoch_before_the_newest,

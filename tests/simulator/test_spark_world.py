@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from host_bugs import PLANTED, core_with
 from measured import SHORT, seeds_for
-from rules_bugs import PLANTED_AROUND
+from rules_bugs import PLANTED_AROUND, a_log_that_takes_a_number_again
 from spark_lives import run, world
 
 import checkpoint_lab as sim
@@ -76,6 +76,11 @@ def test_a_planted_bug_in_the_rules_of_an_incarnation_is_caught(plant):
 def test_a_planted_bug_in_the_rules_around_an_incarnation_is_caught(plant, monkeypatch):
     plant(monkeypatch)
     caught("rules beside it", plant.__name__, shipped)
+
+
+def test_a_number_that_is_used_again_is_condemned_at_its_commit(monkeypatch):
+    a_log_that_takes_a_number_again(monkeypatch)
+    assert str(sim.run_spark(0).error) == "O8: epoch 1 is committed after epoch 1"
 
 
 def test_the_bugs_that_are_planted_differ():
