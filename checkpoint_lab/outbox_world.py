@@ -511,8 +511,12 @@ class OutboxWorld(World):
         """Return the names of the columns of a story."""
         return ["operator", "driver", "log", *SINKS]
 
+    def mortal(self) -> list[str]:
+        """Return the driver: no other process exists here."""
+        return ["driver"]
+
     def crash_of(self, process: str) -> Choice:
-        """Return the crash of the newest driver: no other process exists here."""
+        """Return the crash of the newest driver."""
         return ("crash", len(self.drivers) - 1)
 
 

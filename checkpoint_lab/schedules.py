@@ -199,6 +199,10 @@ class Driver:
         self.trace.append(choice)
         self.world.perform(choice)
 
+    def counts(self) -> dict[str, int]:
+        """Return the number of events of each kind in the run."""
+        return self.world.counts()
+
     def faults(self) -> Sequence[Choice]:
         """Return the faults that are possible now."""
         return self.world.faults()
@@ -277,7 +281,7 @@ def drive(
     # an oracle's verdict carries all that is needed to see it again
     if isinstance(error, Violation):
         error.seed, error.trace = seed, trace
-    return ScheduleOutcome(seed, trace, error, world.counts(), tuple(world.moments or ()))
+    return ScheduleOutcome(seed, trace, error, driver.counts(), tuple(world.moments or ()))
 
 
 def run(

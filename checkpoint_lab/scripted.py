@@ -23,6 +23,7 @@ from time import process_time
 
 from checkpoint_lab.faults import NO_FAULTS, Clocks, Faults, LinearClock, hostile
 from checkpoint_lab.message_world import DEFAULT, MessageWorld
+from checkpoint_lab.outbox_world import OutboxWorld
 from checkpoint_lab.schedules import (
     DRIVERS_FAULT_RATE,
     DRIVERS_STEPS,
@@ -50,6 +51,7 @@ from checkpoint_lab.schedules import (
     spark_world,
     stages_world,
 )
+from checkpoint_lab.spark_operated import OperatedWorld
 from checkpoint_lab.spark_world import SparkWorld
 from checkpoint_lab.world import Cell, Choice, World
 from checkpoint_protocols.graph import Graph
@@ -387,9 +389,8 @@ class Scenario:
         if self.protocol == DRIVERS:
             return drivers_world(self.seed, crashes=len(self.crashes))
         world = WORLDS[self.protocol].make(self.seed)
-        if isinstance(world, SparkWorld):
-            # named crashes override a seed whose driver does not die
-            world.deaths |= self.protocol == SPARK and bool(self.crashes)
+        if self.crashes:
+            _let_die(world)
         return world
 
     def shape(self) -> Graph:
@@ -402,7 +403,7 @@ class Scenario:
         Return the outcome with its moments. Raises `NotOnTheMenu`.
         """
         world = (world or self.world()).watch()
-        self.refuse_unknown_crashes(world.names())
+        self.refuse_unknown_crashes(world.mortal())
         return drive(world, self.seed, *self.pace(), partial(ScriptedDriver, crashes=self.crashes))
 
     def refuse_unknown_crashes(self, names: Sequence[str]) -> None:
@@ -428,6 +429,15 @@ class ScriptedDriver(Driver):
     def __init__(self, world: World, seed: int, fault_rate: float, crashes: Sequence[Crash]) -> None:
         super().__init__(world, seed, fault_rate)
         self._crashes = sorted(crashes, key=lambda crash: crash.step)
+
+    def chaos(self, steps: int) -> None:
+        """Perform up to `steps` random choices, and more if a crash is named for a later step."""
+        super().chaos(max([steps, *(crash.step + 1 for crash in self._crashes)]))
+
+    def counts(self) -> dict[str, int]:
+        """Return the world's counts, and the number of named crashes that the run had no chance for."""
+        left = {"named crashes that never happened": len(self._crashes)} if self._crashes else {}
+        return {**super().counts(), **left}
 
     def next_choice(self) -> Choice | None:
         """Return a named crash that is due, else a drawn choice."""
@@ -466,7 +476,7 @@ def graphs_of(protocol: str) -> tuple[str, ...]:
 
 def many(scenario: Scenario, schedules: int, processes: int = 1) -> CampaignReport:
     """Run `schedules` schedules, beginning with the scenario's seed, each as `Scenario.run` does. Raises `NotOnTheMenu`."""
-    scenario.refuse_unknown_crashes(scenario.world().names())
+    scenario.refuse_unknown_crashes(scenario.world().mortal())
     seeds = list(range(scenario.seed, scenario.seed + schedules))
     if scenario.protocol in WORLDS:
         graph, machines = WORLDS[scenario.protocol].graph, WORLDS[scenario.protocol].machines
@@ -476,6 +486,15 @@ def many(scenario: Scenario, schedules: int, processes: int = 1) -> CampaignRepo
     return _spread(
         partial(_run, partial(_world_of, scenario), *scenario.pace(), scenario.crashes), total, seeds, processes
     )
+
+
+def _let_die(world: World) -> None:
+    """Let named crashes happen, also under a seed whose driver does not die."""
+    if isinstance(world, SparkWorld):
+        world.deaths = True
+    # an operated job without named troubles has all kinds of them
+    elif isinstance(world, OutboxWorld) or (isinstance(world, OperatedWorld) and world.troubles):
+        world.troubles = (*world.troubles, "crash")
 
 
 def _world_of(scenario: Scenario, seed: int) -> World:

@@ -477,8 +477,12 @@ class OperatedWorld(World):
         """Return the names of the columns of a story."""
         return ["operator", "driver", "log", *SINKS]
 
+    def mortal(self) -> list[str]:
+        """Return the driver: no other process exists here."""
+        return ["driver"]
+
     def crash_of(self, process: str) -> Choice:
-        """Return the crash of the driver: no other process exists here."""
+        """Return the crash of the driver."""
         return ("crash",)
 
 

@@ -648,8 +648,12 @@ class SparkWorld(World):
         """Return the names of the columns of a story."""
         return ["driver", "log", *SINKS]
 
+    def mortal(self) -> list[str]:
+        """Return the driver: no other process exists here."""
+        return ["driver"]
+
     def crash_of(self, process: str) -> Choice:
-        """Return the crash of the newest driver: no other process exists here."""
+        """Return the crash of the newest driver."""
         return ("end", "crash", len(self.drivers) - 1)
 
 

@@ -203,6 +203,10 @@ class World(ABC):
         """Return the processes, in the order of the graph."""
         return ()
 
+    def mortal(self) -> Sequence[str]:
+        """Return the processes that `crash_of` can kill."""
+        return self.names()
+
     def tell(self, process: str, kind: str, label: str = "", message: int = -1) -> None:
         """Record a moment, if the caller wants a story."""
         if self.moments is not None:

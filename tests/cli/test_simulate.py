@@ -107,12 +107,22 @@ def test_many_schedules_without_faults_have_none(capsys: Captured, protocol: str
     assert calm.get("crash", 0) == 0 < rough["crash"]
 
 
-@pytest.mark.parametrize("named", [("epochs", "a"), ("spark", "driver"), ("lease", "b"), ("drivers", "a")])
+@pytest.mark.parametrize(
+    "named",
+    [("epochs", "a@5"), ("epochs", "a@150"), ("spark", "driver@5"), ("lease", "b@5"), ("drivers", "a@5"),
+     ("operated", "driver@5"), ("outbox", "driver@5")],
+)  # fmt: skip
 def test_named_crashes_happen_in_each_of_many_schedules(capsys: Captured, named: tuple[str, str]) -> None:
-    protocol, process = named
-    arguments = ("simulate", "-p", protocol, "--no-faults", "--crash", f"{process}@5", "--schedules", "6", "--json")
+    protocol, crash = named
+    arguments = ("simulate", "-p", protocol, "--no-faults", "--crash", crash, "--schedules", "6", "--json")
 
     assert json.loads(out(capsys, *arguments))["crash"] == 6
+
+
+def test_a_named_crash_of_a_process_that_has_ended_is_reported(capsys: Captured) -> None:
+    scenario = ("-p", "operated", "--no-faults", "--crash", "driver@9999", "--json")
+
+    assert json.loads(out(capsys, "simulate", *scenario))["counts"]["named crashes that never happened"] == 1
 
 
 @pytest.mark.parametrize("protocol", ["lease", "markers", "drivers"])
@@ -247,6 +257,8 @@ def test_protocols_that_need_no_loops_are_not_compared_on_one(capsys: Captured) 
         (("simulate", "-p", "paxos"), "there are: spark, operated, outbox, outbox-overlap"),
         (("simulate", "-p", "snapshots", "-g", "cycle"), "snapshots does not run on a graph 'cycle'"),
         (("simulate", "-p", "markers", "--crash", "z@3"), "has no process 'z'"),
+        (("simulate", "-p", "spark", "--crash", "log@3"), "has no process 'log'"),
+        (("simulate", "-p", "outbox", "--crash", "operator@3"), "has no process 'operator'"),
         (("simulate", "-p", "markers", "--crash", "z@3", "--schedules", "2"), "has no process 'z'"),
         (("simulate", "-p", "markers", "--crash", "a"), "is not PROCESS@STEP"),
         (("simulate", "--diagram", "run.png"), "neither .svg nor .html"),
