@@ -167,6 +167,7 @@ class Deciding:
         """
         manifest, batch = effect.manifest, effect.batch
         if batch is None:
+            ensure(manifest.reason == "initial", "O1", f"epoch {manifest.epoch} takes no state of Spark's operators")
             return
         told = f"epoch {manifest.epoch} takes Spark's state after batch {batch}, whose sources ended elsewhere"
         ensure(self.ended.get(batch) == manifest.cursors, "O1", told)

@@ -160,7 +160,11 @@ class SparkSink:
         ensure(len(self.rows) <= decided, "O11", f"{self.name} shows {len(self.rows)} rows, {decided} are committed")
 
     def judge_announced(self, epoch: int, incarnation: int) -> None:
-        """O6: no driver announces an epoch that its successor has published."""
+        """O6: no driver announces an epoch that the sink does not have, or that its successor has published."""
+        # an operator may still have to write a lost marker again
+        newest = max((marker.epoch for marker in (self.marker, self.forgotten) if marker), default=0)
+        ensure(epoch <= newest, "O6", f"epoch {epoch} is announced, the newest of {self.name} is {newest}")
+        # an epoch without rows may be covered by the marker of a later one
         by = self.published_by.get(epoch, incarnation)
         ensure(
             by <= incarnation,

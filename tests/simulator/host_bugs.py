@@ -20,6 +20,7 @@ from spark_ckpt.coordination.messages import (
     NameEpoch,
     Publish,
     PublishEnded,
+    SayPublished,
     StandbyWaits,
     StopRequested,
     TimeoutElapsed,
@@ -465,6 +466,18 @@ def a_replaced_driver_announces_what_its_successor_published(core):
     )
 
 
+def an_epoch_is_announced_as_its_publish_is_requested(core):
+    """The sink gets it later, or an error."""
+    handle = core.handle
+
+    def early(event, now_ms):
+        effects = [each for each in handle(event, now_ms) if not isinstance(each, SayPublished)]
+        asked = [each for each in effects if isinstance(each, Publish)]
+        return [*effects, *(SayPublished(each.output.epoch, {"sink": each.sink}) for each in asked)]
+
+    core.handle = early
+
+
 def what_is_published_is_never_acknowledged(core):
     publication, published = core.publication, core.publication.published
 
@@ -616,6 +629,7 @@ PLANTED = [
     aborted_counts_are_dropped,
     rows_are_counted_at_every_sink,
     only_the_newest_file_of_a_chain_is_named,
+    an_epoch_is_announced_as_its_publish_is_requested,
     what_is_published_is_never_acknowledged,
     the_restored_watermark_is_forgotten,
     an_input_counts_only_while_it_has_rows,

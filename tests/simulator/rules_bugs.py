@@ -219,6 +219,10 @@ def an_epoch_takes_sparks_state_of_the_batch_before(monkeypatch):
     _another_batch(monkeypatch, lambda core, effect: effect.batch - 1)
 
 
+def an_epoch_takes_no_state_of_spark(monkeypatch):
+    _another_batch(monkeypatch, lambda core, effect: None)
+
+
 def an_epoch_takes_sparks_state_of_the_newest_batch(monkeypatch):
     """A prefetched barrier has closed the epoch with an earlier batch."""
     _another_batch(monkeypatch, lambda core, effect: core.cut.builder.batch)
@@ -315,6 +319,7 @@ PLANTED_AROUND = [
     a_task_reports_before_its_file_is_durable,
     an_epoch_whose_decision_is_overdue_is_aborted,
     sinks_are_enough,
+    an_epoch_takes_no_state_of_spark,
     an_epoch_takes_sparks_state_of_the_batch_before,
     an_epoch_takes_sparks_state_of_the_newest_batch,
     an_aborted_epoch_gives_its_number_to_the_next,
