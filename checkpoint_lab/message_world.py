@@ -28,7 +28,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from checkpoint_lab import choosing, oracles
-from checkpoint_lab.durable import CONTRACT, Item, StateCut, Surroundings, Write
+from checkpoint_lab.durable import CHECKPOINT, CONTRACT, Item, StateCut, Surroundings, Write
 from checkpoint_lab.faults import NO_FAULTS, Clocks, Faults
 from checkpoint_lab.job_recovery import KEEP, RecoverableJob, channel_of, moves, now_of, records_of, with_row
 from checkpoint_lab.picture import canonical, unordered
@@ -467,13 +467,27 @@ class MessageWorld(RecoverableJob):
         judge_complete(self.app, self.sinks.values())
 
     def judge_rounds(self) -> None:
-        """O10: without faults, checkpoints complete that only the coordinator begins. Also judges O16 and O17."""
+        """O10: without faults, checkpoints complete that only the coordinator begins, and logs get shorter by checkpoints.
+
+        Also judges O16 and O17.
+        """
         beginners = {choice[1] for choice in self.periodic()}
         if beginners == {COORDINATOR} and self.count.get("complete", 0) == self.complete_before_calm:
             raise NoEnd("nothing fails any more, and no checkpoint completes")
+        # elsewhere the rows that `judge_output` misses wait for a checkpoint
+        if self.protocol.output.at_once:
+            for name in self.graph.processes:
+                self._judge_saved(self.processes[name])
         self.judge_output()
         if self._is_due(LEAKS_EVERY):
             judge_leaks(self)
+
+    def _judge_saved(self, process: Process) -> None:
+        newest = max((key for key in records_of(process, self.table) if key[0] == CHECKPOINT), default=None)
+        saved, state = process.storage.cuts[newest] if newest else self.initial, process.state
+        # sends follow from receipts; only a source has no other work
+        if saved.received != state.received or (process.is_source and saved.sent != state.sent):
+            raise NoEnd(f"{process.name} takes no checkpoint any more, and its log grows", [process.name])
 
     def _is_due(self, every: int) -> bool:
         # long runs are few, so each of their ends is checked

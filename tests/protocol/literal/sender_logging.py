@@ -59,6 +59,13 @@ class ShowsAtOnce(_WithoutInvariants):
         return [*super()._accept(event), *self._show()]
 
 
+class TakesNoCheckpoint(_WithoutInvariants):
+    """The log is never trimmed."""
+
+    def _checkpoint(self) -> list[Effect]:
+        return []
+
+
 def _in_order_of_senders(failure: Failure) -> RecoveryPlan:
     """ "Each sender can play the messages back in the order in which they were dispatched": sender by sender."""
     plain = plan(failure)
@@ -78,4 +85,5 @@ NO_GATE = replace(PROTOCOL, worker=NoGate, plan=replay_the_failed)
 ANSWERS_BEFORE_IT_IS_STORED = replace(PROTOCOL, worker=AnswersBeforeItIsStored, plan=replay_the_failed)
 DOES_NOT_DEDUPE = replace(PROTOCOL, worker=DoesNotDedupe)
 SHOWS_AT_ONCE = replace(PROTOCOL, worker=ShowsAtOnce)
+TAKES_NO_CHECKPOINT = replace(PROTOCOL, worker=TakesNoCheckpoint)
 IN_ORDER_OF_SENDERS = replace(PROTOCOL, plan=_in_order_of_senders)

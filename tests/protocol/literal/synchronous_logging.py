@@ -72,6 +72,13 @@ class TrimsTooEarly(_WithoutInvariants):
         return [*effects, *trims]
 
 
+class TakesNoCheckpoint(_WithoutInvariants):
+    """The log is never trimmed."""
+
+    def _checkpoint(self) -> list[Effect]:
+        return []
+
+
 def _without_replay(failure: Failure) -> RecoveryPlan:
     plain = plan(failure)
     return replace(plain, parts={name: replace(part, replay=()) for name, part in plain.parts.items()})
@@ -89,6 +96,7 @@ DELIVERS_BEFORE_IT_IS_STORED = replace(PROTOCOL, worker=DeliversBeforeItIsStored
 DOES_NOT_DEDUPE = replace(PROTOCOL, worker=DoesNotDedupe)
 DROPS_REPETITIONS_AT_ONCE = replace(PROTOCOL, worker=DropsRepetitionsAtOnce)
 TRIMS_TOO_EARLY = replace(PROTOCOL, worker=TrimsTooEarly)
+TAKES_NO_CHECKPOINT = replace(PROTOCOL, worker=TakesNoCheckpoint)
 NO_REPLAY = replace(PROTOCOL, worker=Forgetful, plan=_without_replay)
 SHOWS_WHAT_IT_REPLAYS = replace(PROTOCOL, worker=ShowsWhatItReplays)
 SHOWS_WHAT_IT_DELIVERS = replace(PROTOCOL, worker=ShowsWhatItDelivers)
