@@ -266,6 +266,14 @@ def judge_capture(at: Process, index: int) -> None:
     at.newest_capture = (at.incarnation, index)
 
 
+def judge_begin(begun: dict[int, Incarnation], message: Envelope) -> None:
+    """O8: no incarnation begins a snapshot under the number of an earlier one (rule G3). `begun`: those so far."""
+    before = begun.setdefault(message.index, message.incarnation)
+    if before != message.incarnation:
+        what = f"incarnation {message.incarnation} begins snapshot {message.index}, as incarnation {before} did"
+        raise ReusedId(what, [message.source])
+
+
 def judge_same_plan(plan: RecoveryPlan, fuller: RecoveryPlan) -> None:
     """O12: the erased records would not have changed the plan."""
     if (plan.row, plan.parts) != (fuller.row, fuller.parts):

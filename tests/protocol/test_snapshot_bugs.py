@@ -294,6 +294,25 @@ class CountsAcksOfOthers(_off(SnapshotCoordinator)):  # type: ignore[misc]
         return effects
 
 
+class BeginsBeforeTheIdIsDurable(_off(SnapshotCoordinator)):  # type: ignore[misc]
+    """G3: asks processes while the id is being written, so that its successor may use the id again."""
+
+    def _name(self) -> list[Effect]:
+        return [*super()._name(), *self._begin(self.newest)]
+
+    def _on_stored(self, event: Stored) -> list[Effect]:
+        effects: list[Effect] = [] if event.token.startswith("begun") else super()._on_stored(event)
+        return effects
+
+
+class ForgetsUsedIds(_off(EpochCoordinator)):  # type: ignore[misc]
+    """G3: continues from the newest decision, and not from the newest id."""
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(birth)
+        self.newest = self.committed
+
+
 class ErasesItsDecision(_off(SnapshotCoordinator)):  # type: ignore[misc]
     """O12: erases the newest decision, which a recovery needs."""
 
@@ -327,6 +346,8 @@ BUGS: dict[str, tuple[Protocol, str]] = {
     "P5a decides without the last": (_coordinator(SNAPSHOTS, DecidesWithoutTheLast), "O6 O7"),
     "P5a announces before it is durable": (_coordinator(SNAPSHOTS, AnnouncesBeforeItIsDurable), "O5 O6 O7 O11"),
     "P5a erases its decision": (_coordinator(SNAPSHOTS, ErasesItsDecision), "O5 O7 O12"),
+    "P5a begins before the id is durable": (_coordinator(SNAPSHOTS, BeginsBeforeTheIdIsDurable), "O8"),
+    "P1 forgets used ids": (_coordinator(EPOCHS, ForgetsUsedIds), "O8"),
     "P5a counts acks of others": (_coordinator(SNAPSHOTS, CountsAcksOfOthers), "O6 O7"),
     "P5b logs nothing": (_worker(CYCLIC, LogsNothing), "O2"),
     "P5b keeps the log of the aborted": (_worker(CYCLIC, KeepsTheLogOfTheAborted), "O10"),
