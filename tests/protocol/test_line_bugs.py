@@ -106,6 +106,13 @@ class ErasesTheLine(_off(IndexWorker)):  # type: ignore[misc]
         return self._kept[-1]
 
 
+class TakesWaitingMessagesUnjudged(_off(IndexWorker)):  # type: ignore[misc]
+    """Rule G4: a recovery may undo the send of a message that waits for a checkpoint."""
+
+    def _take_in_late(self, event: Received) -> list[Effect]:
+        return self._take_in(event)
+
+
 class ForgetsReceipts(_off(IndexWorker)):  # type: ignore[misc]
     """A checkpoint without receipts, so that replayed messages are delivered twice."""
 
@@ -232,6 +239,7 @@ BUGS: dict[str, tuple[Protocol, str]] = {
     "P6e delivers before the log": (_worker(INDEX, DeliversBeforeTheLog), "O2"),
     "P6e shows its own index": (_worker(INDEX, ShowsItsOwnIndex), "O11"),
     "P6e erases the line": (_worker(INDEX, ErasesTheLine), "O1 O5 O6 O7 O11 O12"),
+    "P6e takes waiting messages unjudged": (_worker(INDEX, TakesWaitingMessagesUnjudged), "O1 O2 O3 O9"),
     "P6e forgets receipts": (_worker(INDEX, ForgetsReceipts), "O3 O12"),
     "P6c forgets dependencies": (_worker(UNCOORDINATED, ForgetsDependencies), "O1"),
     "P6c says the old interval": (_worker(UNCOORDINATED, SaysTheOldInterval), "O1 O4 O9"),

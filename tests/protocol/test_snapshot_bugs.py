@@ -16,10 +16,17 @@ from checkpoint_protocols.graph import COORDINATOR
 from checkpoint_protocols.ids import ChannelId
 from checkpoint_protocols.machine import Effect
 from checkpoint_protocols.message_machine import AnyMessageMachine
-from checkpoint_protocols.recovery import Birth, Protocol, Record
+from checkpoint_protocols.recovery import Birth, Failure, Protocol, Record, RecoveryPlan
 from checkpoint_protocols.snapshots.acyclic import PROTOCOL as SNAPSHOTS
 from checkpoint_protocols.snapshots.acyclic import SnapshotTask
-from checkpoint_protocols.snapshots.coordinator import ACK, Open, SnapshotCoordinator
+from checkpoint_protocols.snapshots.coordinator import (
+    ACK,
+    Open,
+    SnapshotCoordinator,
+    back_to,
+    decided,
+    nothing_in_flight,
+)
 from checkpoint_protocols.snapshots.cyclic import PROTOCOL as CYCLIC
 from checkpoint_protocols.snapshots.cyclic import CyclicTask
 from checkpoint_protocols.snapshots.epochs import PROTOCOL as EPOCHS
@@ -228,6 +235,12 @@ class ErasesTheOrderTooEarly(_off(PartialTask)):  # type: ignore[misc]
         return effects
 
 
+def only_the_failed_go_back(failure: Failure) -> RecoveryPlan:
+    """P5c: the ancestors of the failed stay, so that nobody sends again what the failed have lost."""
+    failed = failure.failed & frozenset(failure.graph.processes)
+    return back_to(failure, decided(failure), failed, nothing_in_flight)
+
+
 class CapturesAtOnce(_off(StoppingWorker)):  # type: ignore[misc]
     """Stop-the-world: the worker does not wait until its channels are empty."""
 
@@ -355,6 +368,10 @@ BUGS: dict[str, tuple[Protocol, str]] = {
     "P0 stops recording at the first marker": (_worker(MARKERS, StopsRecordingAtTheFirstMarker), "O2"),
     "P0 sends before the marker": (replace(MARKERS, worker=SendsBeforeTheMarker, needs=SNAPSHOTS.needs), "O1"),
     "P5c takes part while it replays": (_worker(PARTIAL, TakesPartWhileItReplays), "O1 O2"),
+    "P5c only the failed go back": (
+        replace(_worker(PARTIAL, _off(PartialTask)), plan=only_the_failed_go_back),
+        "O2 O3 O10 O15",
+    ),
     "P5c forgets its numbers": (_worker(PARTIAL, ForgetsItsNumbers), "O2 O3 O8 O10"),
     "P5c delivers before the order is durable": (_worker(PARTIAL, DeliversBeforeTheOrderIsDurable), "O3"),
     "literal P0 state of the last marker": (markers.STATE_OF_THE_LAST_MARKER, "O1 O2"),

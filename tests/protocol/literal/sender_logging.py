@@ -47,6 +47,13 @@ class DoesNotDedupe(_WithoutInvariants):
         return self._accept(event)
 
 
+class TakesEarlyMessages(_WithoutInvariants):
+    """Takes a message in although an earlier one of its channel is missing."""
+
+    def _keep(self, event: Received) -> list[Effect]:
+        return self._accept(event)
+
+
 class ShowsAtOnce(_WithoutInvariants):
     """G6: rows are output like sends, but without the gate."""
 
@@ -84,6 +91,7 @@ def _first(pair: tuple[tuple[str, int], object]) -> tuple[str, int]:
 NO_GATE = replace(PROTOCOL, worker=NoGate, plan=replay_the_failed)
 ANSWERS_BEFORE_IT_IS_STORED = replace(PROTOCOL, worker=AnswersBeforeItIsStored, plan=replay_the_failed)
 DOES_NOT_DEDUPE = replace(PROTOCOL, worker=DoesNotDedupe)
+TAKES_EARLY_MESSAGES = replace(PROTOCOL, worker=TakesEarlyMessages)
 SHOWS_AT_ONCE = replace(PROTOCOL, worker=ShowsAtOnce)
 TAKES_NO_CHECKPOINT = replace(PROTOCOL, worker=TakesNoCheckpoint)
 IN_ORDER_OF_SENDERS = replace(PROTOCOL, plan=_in_order_of_senders)
