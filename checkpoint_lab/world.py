@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import count
 from typing import Self
 
 from checkpoint_lab.picture import Frozen
@@ -24,6 +25,8 @@ CALM: Choice = ("calm",)
 """The end of all faults: `World.calm`, as a choice that every world has."""
 
 Trace = Sequence[Choice]
+
+_PICTURES = count()
 
 Cell = tuple[str, str, str]
 """Machine, phase and event: one cell of a transition table."""
@@ -125,9 +128,10 @@ class World(ABC):
     def picture(self) -> Hashable:
         """Return a value that is equal for worlds of equal behaviour. Exhaustive exploration compares these.
 
-        By default every step is unique: such a world is not explored exhaustively.
+        By default every state is unlike all others, so exploration visits one for each trace.
         """
-        return (id(self), self.step)
+        # not the object's address: a later world gets the address of one that is gone
+        return next(_PICTURES)
 
     def enough(self, choices: Sequence[Choice]) -> Sequence[Choice]:
         """Return those of `choices` that need not be tried in every order with the others; by default all."""

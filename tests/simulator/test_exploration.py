@@ -50,6 +50,38 @@ def test_a_scope_with_too_many_states_is_refused() -> None:
         sim.explore(small(inputs=2), states_max=20)
 
 
+class TwoWays(sim.World):
+    """Goes left or right eight times. It has no picture of its own."""
+
+    def __init__(self) -> None:
+        self.path = ""
+
+    def choices(self) -> list[sim.Choice]:
+        return [("go", "l"), ("go", "r")] if len(self.path) < 8 else []
+
+    def timers(self) -> list[sim.Choice]:
+        return []
+
+    faults = drain_choices = timers
+
+    def do(self, choice: sim.Choice) -> None:
+        self.act(choice)
+
+    def _do_go(self, way: str) -> None:
+        self.path += way
+
+    def calm(self) -> None:
+        """Nothing fails here."""
+
+    judge = calm
+
+
+def test_a_world_without_a_picture_has_a_state_for_each_trace() -> None:
+    explored = sim.explore(TwoWays())
+
+    assert (explored.states, explored.ends) == (2**9 - 1, 2**8)
+
+
 def failing_world() -> MessageWorld:
     return MessageWorld(markers.protocol(worker=HearsTheDead), sim.GRAPHS["diamond"], sim.Faults())
 
