@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 from checkpoint_lab import choosing, oracles
 from checkpoint_lab.durable import CHECKPOINT, CONTRACT, Item, StateCut, Surroundings, Write
 from checkpoint_lab.faults import NO_FAULTS, Clocks, Faults
-from checkpoint_lab.job_recovery import KEEP, RecoverableJob, channel_of, moves, now_of, records_of, with_row
+from checkpoint_lab.job_recovery import KEEP, RecoverableJob, Zombie, channel_of, moves, now_of, records_of, with_row
 from checkpoint_lab.picture import canonical, unordered
 from checkpoint_lab.process import Link, Process, SinkPublication, judge_complete, judge_order, judge_up_to, missing
 from checkpoint_lab.violations import NeverErased, NoEnd
@@ -528,6 +528,10 @@ class MessageWorld(RecoverableJob):
         network, labels = self.network, self.truth.labels
         return (
             tuple(_picture_of(process, labels) for process in self.everybody),
+            tuple(_picture_of_replaced(each, labels) for each in self.zombies),
+            # late arrivals and damage are possible while the budget has some
+            tuple(_late(process, labels) for process in self.everybody) if self.budget.late else (),
+            tuple(tuple(process.storage.intact()) for process in self.everybody) if self.budget.damages else (),
             tuple((channel, _items(queue, labels)) for channel, queue in network.queues.items()),
             tuple(
                 (channel, unordered(_items(queue, labels)))
@@ -554,7 +558,8 @@ def _picture_of(process: Process, labels: Labels) -> Hashable:
     return (
         canonical(process.machine),
         process.incarnation,
-        (process.frozen, process.paused),
+        (process.frozen, process.paused, process.suspected),
+        canonical(process.transport),
         unordered(process.held),
         unordered(timer.setting for timer in process.timers),
         unordered((write.key, write.framed) for write in process.writes),
@@ -562,6 +567,25 @@ def _picture_of(process: Process, labels: Labels) -> Hashable:
         tuple((index, _cut(cut, labels)) for index, cut in sorted(process.captures.items())),
         _cut(state.cut(), labels),
         tuple(sorted(process.storage.framed.items())),
+        tuple(sorted(process.storage.copies.items())),
+    )
+
+
+def _picture_of_replaced(zombie: Zombie, labels: Labels) -> Hashable:
+    return (
+        (zombie.name, zombie.incarnation, tuple(zombie.shown_as)),
+        canonical((zombie.machine, zombie.transport, zombie.held, zombie.refused, zombie.replay)),
+        canonical([timer.setting for timer in zombie.timers]),
+        tuple((channel, _items(list(queue), labels)) for channel, queue in zombie.inbox.items()),
+        tuple((key, _cut(cut, labels)) for key, cut in sorted(zombie.cuts.items())),
+        _cut(zombie.state.cut(), labels),
+    )
+
+
+def _late(process: Process, labels: Labels) -> Hashable:
+    return tuple(
+        (life, (each.key, each.framed) if isinstance(each, Write) else _publication(each, labels))
+        for life, each in process.late
     )
 
 

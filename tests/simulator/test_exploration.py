@@ -11,6 +11,7 @@ from checkpoint_lab.explore import attempt, settle
 from checkpoint_lab.message_world import MessageWorld
 from checkpoint_lab.violations import Violation
 from checkpoint_protocols.graph import Graph
+from checkpoint_protocols.menu import MENU
 from tests.simulator import markers
 from tests.simulator.planted import CommitsAtOnce, HearsTheDead, RecordsNothing
 
@@ -48,6 +49,29 @@ def test_exploration_finds_a_violation_with_its_trace() -> None:
 def test_a_scope_with_too_many_states_is_refused() -> None:
     with pytest.raises(sim.ScopeTooLarge):
         sim.explore(small(inputs=2), states_max=20)
+
+
+EVERY_FAULT = sim.Faults(control_losses=1, late=1, damages=1, suspicions=2)
+
+
+def test_worlds_that_differ_in_what_faults_left_behind_are_two_states() -> None:
+    asked = small(MENU["markers"], EVERY_FAULT).follow([("timer", "coordinator", 0)])
+    begun = asked.copy().follow([("stored", "coordinator", 0, "ok")])
+    one, other = (begun.copy().follow([("suspect", name)]) for name in ("s", "k"))
+    replaced = asked.copy().follow([("suspect", "coordinator"), ("recover",)])
+    damaged = begun.copy().follow([("damage", "coordinator", 0, "lost")])
+    without = {"a zombie": replaced.copy(), "late writes": replaced.copy(), "what lines carry": begun.copy()}
+    without["a zombie"].zombies.clear()
+    without["late writes"].processes["coordinator"].late.clear()
+    without["what lines carry"].processes["coordinator"].transport = None
+    forgotten = damaged.copy()
+    forgotten.processes["coordinator"].storage.copies.clear()
+
+    # which of two processes is taken for dead
+    assert one.picture() != other.picture()
+    assert replaced.picture() not in (without["a zombie"].picture(), without["late writes"].picture())
+    assert begun.picture() != without["what lines carry"].picture()
+    assert damaged.picture() != forgotten.picture()
 
 
 class TwoWays(sim.World):
