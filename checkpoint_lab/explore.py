@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from checkpoint_lab.picture import Frozen
+from checkpoint_lab.schedules import ROUNDS, ROUNDS_MAX, TOGETHER_MAX
 from checkpoint_lab.violations import NoEnd, Violation
 from checkpoint_lab.world import CALM, Choice, Trace, World
 
@@ -112,13 +113,37 @@ def settle(world: World, done: list[Choice] | None = None) -> World:
     """Drive on without faults, always by the first choice, and judge the end; `done` gets the choices."""
     done = [] if done is None else done
     _note(world, CALM, done)
+    _work(world, done)
+    world.judge()
+    return world
+
+
+def _work(world: World, done: list[Choice]) -> None:
     for _ in range(CALM_STEPS_MAX):
         choices = world.drain_choices()
         if not choices:
-            world.judge()
-            return world
+            return
         _note(world, choices[0], done)
     raise NoEnd(f"no end after {CALM_STEPS_MAX} calm steps")
+
+
+def _settle_in_rounds(world: World, done: list[Choice]) -> None:
+    """Drive on and judge as `Driver.drain` does, with the steps that repeat for ever."""
+    _note(world, CALM, done)
+    _work(world, done)
+    world.judge_rest()
+    for number in range(ROUNDS_MAX):
+        if number >= ROUNDS and not world.owes():
+            break
+        for choice in world.periodic():
+            if number < TOGETHER_MAX:
+                _note(world, choice, done)
+            elif choice in world.periodic():
+                _note(world, choice, done)
+                _work(world, done)
+        _work(world, done)
+    world.judge()
+    world.judge_rounds()
 
 
 def _note(world: World, choice: Choice, done: list[Choice]) -> None:
@@ -174,15 +199,21 @@ def shrink(make: Make, trace: Trace, trials_max: int = TRIALS_MAX) -> Shrunk:
     return _Shrinking(make, trials_max).run(trace)
 
 
-def attempt(make: Make, trace: Trace) -> tuple[list[Choice], Exception | None]:
-    """Follow the possible choices of `trace`, settle, judge. Return the performed choices and the error, if any."""
+def attempt(make: Make, trace: Trace, rounds: bool = False) -> tuple[list[Choice], Exception | None]:
+    """Follow the possible choices of `trace`, settle, judge. Return the performed choices and the error, if any.
+
+    `rounds`: settle with steps that repeat for ever, and judge rest and progress, too.
+    """
     world, done = make(), list[Choice]()
     try:
         for choice in trace:
             if choice == CALM or choice in world.possible():
                 done.append(choice)
                 world.perform(choice)
-        settle(world, done)
+        if rounds:
+            _settle_in_rounds(world, done)
+        else:
+            settle(world, done)
     except Exception as error:  # noqa: BLE001 - any error of a machine is a failure
         return done, error
     return done, None
@@ -193,14 +224,19 @@ class _Shrinking:
         self.make = make
         self.trials_max = trials_max
         self.trials = 0
+        self.rounds = False
+        """True if the failure shows only after periodic steps. Each trial takes longer then."""
 
     def run(self, trace: Trace) -> Shrunk:
         done, error = attempt(self.make, trace)
         if error is None:
+            self.rounds = True
+            done, error = attempt(self.make, trace, self.rounds)
+        if error is None:
             raise NotFailing(f"a trace of {len(trace)} choices does not fail")
         kept = self._smaller(done, _signature(error))
         # the first error belongs to the long trace; the report needs that of the short one
-        _, last = attempt(self.make, kept)
+        _, last = attempt(self.make, kept, self.rounds)
         if isinstance(last, Violation):
             last.trace = tuple(kept)
         return Shrunk(tuple(kept), last or error, self.trials)
@@ -232,7 +268,7 @@ class _Shrinking:
     def _fails(self, trace: Trace, wanted: str) -> list[Choice] | None:
         """Return the performed choices if the trace fails in the wanted way."""
         self.trials += 1
-        done, error = attempt(self.make, trace)
+        done, error = attempt(self.make, trace, self.rounds)
         return done if error is not None and _signature(error) == wanted else None
 
 

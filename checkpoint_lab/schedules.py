@@ -310,6 +310,9 @@ def replay(make: Callable[[], World], outcome: ScheduleOutcome) -> ScheduleOutco
             world.perform(choice)
         if world.quiescent:
             world.judge()
+            # the trace of a schedule has the rounds of `Driver.drain`
+            if CALM in outcome.trace:
+                world.judge_rounds()
         else:
             error = _no_end(world, outcome.trace)
     except Exception as complaint:  # noqa: BLE001 - as in `drive`

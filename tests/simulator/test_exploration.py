@@ -12,6 +12,7 @@ from checkpoint_lab.message_world import MessageWorld
 from checkpoint_lab.violations import Violation
 from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.menu import MENU
+from tests.protocol.literal.synchronous_logging import TAKES_NO_CHECKPOINT
 from tests.simulator import markers
 from tests.simulator.planted import CommitsAtOnce, HearsTheDead, RecordsNothing
 
@@ -108,6 +109,18 @@ def test_a_world_without_a_picture_has_a_state_for_each_trace() -> None:
 
 def failing_world() -> MessageWorld:
     return MessageWorld(markers.protocol(worker=HearsTheDead), sim.GRAPHS["diamond"], sim.Faults())
+
+
+def test_a_failure_that_only_the_last_rounds_show_replays_and_shrinks() -> None:
+    def world() -> MessageWorld:
+        return MessageWorld(TAKES_NO_CHECKPOINT, sim.GRAPHS["pair"], sim.NO_FAULTS, 1)
+
+    outcome = sim.drive(world(), 0)
+    shrunk = sim.shrink(world, outcome.trace)
+
+    assert str(outcome.error).startswith("O10: s takes no checkpoint any more")
+    assert str(sim.replay(world, outcome).error) == str(shrunk.error) == str(outcome.error)
+    assert len(shrunk.trace) < len(outcome.trace)
 
 
 def test_a_failing_trace_shrinks_to_what_the_failure_needs() -> None:
