@@ -120,6 +120,13 @@ def shows_everything_it_delivers(machine: AnyMessageMachine, effects: list[Effec
     return [*rest, SinkTransaction(f"early {first}", first, first + delivered)]
 
 
+def shows_more_rows(machine: AnyMessageMachine, effects: list[Effect]) -> list[Effect]:
+    """A sink publishes rows that it has not received."""
+    return [
+        replace(effect, last=effect.last + 100) if isinstance(effect, SinkTransaction) else effect for effect in effects
+    ]
+
+
 def shows_where_nobody_looks(machine: AnyMessageMachine, effects: list[Effect]) -> list[Effect]:
     """Processes that are no sinks publish their deliveries."""
     delivered = any(isinstance(effect, Deliver) for effect in effects)
@@ -148,6 +155,13 @@ def test_rows_that_are_published_at_once_and_undone_later_are_found(protocol: Pr
     found = [condemned(changed(protocol, shows_everything_it_delivers), oracle) for oracle in ("O11", "O14")]
 
     assert any(found)
+
+
+@every_protocol
+def test_rows_that_a_sink_does_not_have_are_found(protocol: Protocol) -> None:
+    outcome = sim.run(changed(protocol, shows_more_rows), sim.GRAPHS["pair"], 0, faults=sim.NO_FAULTS)
+
+    assert "O11: k shows rows 1.." in str(outcome.error)
 
 
 @every_protocol
