@@ -12,8 +12,9 @@ from checkpoint_lab.oracles import orphans
 from checkpoint_lab.schedules import Driver
 from checkpoint_protocols.checkpoints.uncoordinated import PROTOCOL, Forcing, UncoordinatedWorker
 from checkpoint_protocols.ids import ProcessId
-from checkpoint_protocols.recovery import Birth, Protocol, ProtocolSettings
-from checkpoint_protocols.vocabulary import Json
+from checkpoint_protocols.machine import Effect
+from checkpoint_protocols.recovery import Birth, Protocol, ProtocolSettings, Record
+from checkpoint_protocols.vocabulary import Commanded, Json
 
 HMNR = ProtocolSettings(options={"forcing": "hmnr"})
 GRAPH = sim.GRAPHS["cycle"]
@@ -31,6 +32,33 @@ class LearnsNothing(UncoordinatedWorker):
 class _Deaf(Forcing):
     def learn(self, header: Mapping[str, Json]) -> None:
         """Removed."""
+
+
+class TakesWaitingMessagesUnjudged(UncoordinatedWorker):
+    """Rule G4: a recovery may undo the send of the message that a forced checkpoint keeps."""
+
+    def _on_start(self, event: Commanded) -> list[Effect]:
+        waiting, self._waiting = self._waiting, []
+        return [*super()._on_start(event), *(effect for each in waiting for effect in self._on_received(each))]
+
+
+class KeepsNoMessage(UncoordinatedWorker):
+    """A forced checkpoint without the message that it precedes."""
+
+    def record(self) -> Record:
+        return {**super().record(), "waiting": []}
+
+
+CRASHES = sim.Faults(crashes=5, store_errors=0, torn=0, pauses=0, partitions=0)
+OFTEN = replace(HMNR, interval_ms=400)
+
+
+def verdicts(worker: type[UncoordinatedWorker]) -> list[str]:
+    """Complaints about schedules with crashes and many forced checkpoints."""
+    protocol = replace(PROTOCOL, worker=worker)
+    worlds = (MessageWorld(protocol, GRAPH, CRASHES, 4, settings=OFTEN) for _ in range(12))
+    outcomes = [sim.drive(world, seed, 120, 0.1) for seed, world in enumerate(worlds)]
+    return [str(outcome.error) for outcome in outcomes if outcome.condemned]
 
 
 def useless(protocol: Protocol, seed: int) -> list[tuple[ProcessId, int]]:
@@ -65,6 +93,14 @@ def _greatest(
         for own in left.values():
             while own[-1].received & bad:
                 own.pop()
+
+
+def test_a_message_that_a_forced_checkpoint_keeps_is_delivered_once_and_judged_again() -> None:
+    assert verdicts(UncoordinatedWorker) == []
+    unjudged = {each[:2] for each in verdicts(TakesWaitingMessagesUnjudged)}
+    assert unjudged
+    assert unjudged <= {"O1", "O9"}
+    assert "the channel is in order, and" in verdicts(KeepsNoMessage)[0]
 
 
 def test_no_checkpoint_of_a_job_is_useless() -> None:
