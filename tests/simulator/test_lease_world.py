@@ -61,8 +61,9 @@ BY_SCHEDULES = [
     (LeaseRules(wrong.NeverLooksAtTheClock), "L4", 100),
     (LeaseRules(primary=wrong.ForgetsTheLease), "L1|L3", 400),
     (LeaseRules(primary=wrong.WaitsTheHoldersTime), "L1|L3", 400),
+    (LeaseRules(primary=wrong.PromisesTheWholeTime), "L1|L3", 400),
 ]
-CATCHERS = (1, 5, 16, 37, 86, 92, 220)
+CATCHERS = (1, 5, 16, 37, 86, 92, 182, 220)
 """Seeds that condemned these bugs in the last search. They are tried first."""
 
 

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from checkpoint_lab.lease_world import LeaseRules
 from checkpoint_protocols.ids import ProcessId, TimerId
 from checkpoint_protocols.lease.messages import (
     Admission,
+    AppendLease,
     Lease,
     LeaseElapsed,
     LeaseSettings,
@@ -128,6 +131,16 @@ class WaitsTheHoldersTime(BlindPrimary):
     def _wait(self, lease: Lease, local_ms: int) -> None:
         super()._wait(lease, local_ms)
         self._watched = Watched(lease.token, lease.terms.budget_ms, local_ms)
+
+
+class PromisesTheWholeTime(BlindPrimary):
+    """The holder may use all of the lease, not 70 percent of it, and its clock may be slower."""
+
+    def _issue(self, holder: ProcessId) -> list[Effect]:
+        super()._issue(holder)
+        assert self.asked is not None
+        self.asked = replace(self.asked, budget_ms=self.asked.ttl_ms)
+        return [AppendLease(self.asked)]
 
 
 class WeighsZero(BlindPrimary):
