@@ -236,7 +236,7 @@ class ErasesTheOrderTooEarly(_off(PartialTask)):  # type: ignore[misc]
 
 
 def only_the_failed_go_back(failure: Failure) -> RecoveryPlan:
-    """P5c: the ancestors of the failed stay, so that nobody sends again what the failed have lost."""
+    """P5c: the ancestors of the failed stay, so that no process sends again what the failed have lost."""
     failed = failure.failed & frozenset(failure.graph.processes)
     return back_to(failure, decided(failure), failed, nothing_in_flight)
 
