@@ -63,11 +63,11 @@ def brought_back(applied: FolderChange, labels: Labels) -> FolderChange:
         what = f"the log of files in {folder} has continued since the rewind: its newest batch is {now.newest}"
         raise RewindStale(what, hint=WOULD_BE_LOST)
     lost = next((each for each in applied.files if not Path(applied.aside, each).is_file()), None)
-    what = None if lost is None else f"file {lost} of {folder} is gone from {applied.aside}"
+    what = "" if lost is None else f"file {lost} of {folder} is gone from {applied.aside}"
     # A log that lacks files is a shorter one: its readers would miss the rows of all others.
     if before.digest != applied.digest_before:
         what = f"the log {applied.kept} lacks files, or was changed since the rewind"
-    if what is not None:
+    if what:
         raise RewindOutOfReach(what, hint="restore it there, and run the same command again; nothing was changed")
     # The same changes in the other direction: made of the old log, with the files that were moved away.
     change = _change(now, before.newest, Path(applied.kept), labels, applied.files)
