@@ -174,12 +174,15 @@ def test_the_last_snapshots_of_stopped_queries_are_waited_for_after_the_fences(s
     """Spark uploads them later, possibly after the query has stopped, and two histories give them the same names."""
     dedup = story.lake.queries["dedup"].folder / "state" / "0" / "0"
     newest = max(int(path.name.split(".")[0]) for path in dedup.glob("*.delta"))
+    waited = []
 
     def settle() -> None:
+        waited.append(newest)
         assert not any(name in startable(story.lake) for name in ("ingest", "dedup", "publish"))
         (dedup / f"{newest}.snapshot").write_text("[-1]")
 
     apply(story.plan, replace(settings_for(story.plan), settle=settle))
+    assert waited
     assert not (dedup / f"{newest}.snapshot").exists()
     fixed = SmallLake(story.lake.root)
     fixed.settle()
@@ -513,6 +516,7 @@ def test_the_kept_checkpoints_have_all_their_files(story):
     before = {path.name: path for path in checkpoints(story.lake)}
     kept = {name: shutil.copytree(path, story.lake.root.parent / "kept" / name) for name, path in before.items()}
     record = apply(story.plan, settings_for(story.plan))
+    assert any(query.changed for query in record.queries)
     for query in record.queries:
         if query.changed:
             found = {path.relative_to(query.kept) for path in Path(query.kept).rglob("*") if path.is_file()}

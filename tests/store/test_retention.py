@@ -481,4 +481,5 @@ def test_a_standbys_retention_survives_a_fold_by_the_driver(world: World, monkey
     assert standby.log.manifest(1).epoch == 1, "its row is in memory, so that the rewrite is the first to read a file"
     monkeypatch.setattr(Location, "read_table", folded_first)
     assert standby.log.shorten(lambda log_state: {2, 3})[1] == []
+    assert Location.read_table is read_table, "the rewrite read no file: the fold came too late"
     assert [brief.epoch for brief in world.store.log.state().epochs] == [2, 3]
