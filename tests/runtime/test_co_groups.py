@@ -165,7 +165,10 @@ def test_a_column_whose_name_begins_with_a_dot_has_its_own_values():
 
 
 def test_changes_of_a_frame_are_invisible_to_other_keys(tmp_path):
+    seen = []
+
     def spoil(key, frames, state):
+        seen.append(key[0])
         assert list(frames["payments"]) == ["paid", "order_id"]
         assert frames["payments"]["paid"].sum() == (1 if key[0] == "c" else 0)
         frames["payments"]["more"] = 1
@@ -173,7 +176,8 @@ def test_changes_of_a_frame_are_invisible_to_other_keys(tmp_path):
         assert frames["payments"].loc[0, "paid"] == 99, "both reads return the same frame"
         return []
 
-    CoGrouped(by_key(spoil), tmp_path).batch(order("a", 1), order("b", 1), payment("c", 1))
+    CoGrouped(by_key(spoil), tmp_path, pickled=False).batch(order("a", 1), order("b", 1), payment("c", 1))
+    assert sorted(seen) == ["a", "b", "c"]
 
 
 def test_a_batch_knows_the_rows_of_every_input_by_key(tmp_path):

@@ -414,6 +414,7 @@ def test_a_savepoint_is_dropped_although_retention_takes_the_row_before_its_lost
 
     monkeypatch.setattr(delta_log, "commit", lost)
     world.store.log.drop_savepoint("kept")
+    assert delta_log.commit is commit, "its answer was lost"
     assert world.store.log.state().savepoints == {}
     with pytest.raises(EpochNotFound, match="no savepoint 'kept'"):
         world.store.log.drop_savepoint("kept")

@@ -184,6 +184,7 @@ def test_two_concurrent_materializations_do_not_double_the_rows(world: World, mo
 
     monkeypatch.setattr(delta_log, "commit", raced)
     world.store.materialize(manifest)
+    assert delta_log.commit is commit, "both have written"
     assert names(state_table(world)) == chain_names(manifest)
     assert query(state_table(world), "select count(*) n from t") == [{"n": 1}]
     assert query(outbox_table(world), "select count(*) n from t") == [{"n": 2}]

@@ -136,6 +136,7 @@ def test_a_commit_counts_although_the_log_was_trimmed_up_to_it(
 
     monkeypatch.setattr(delta_log, "require_predecessor", trimmed_first)
     old.renew(world.line.incarnation, 40_000)
+    assert delta_log.require_predecessor is require, "the log was trimmed meanwhile"
     assert old.state().lease_token == at
     assert world.store.log.state() == old.state() == world.store.reopened().log.state()
 
