@@ -274,7 +274,7 @@ def test_a_program_may_read_its_stages_while_the_next_one_starts(stores):
 
 
 def logged(caplog):
-    """What the stages logged; a thread that another test has left may log, too."""
+    """Return the stages' log lines: a thread that another test has left may log, too."""
     return [each.getMessage() for each in caplog.records if each.name == stages_run.__name__]
 
 
