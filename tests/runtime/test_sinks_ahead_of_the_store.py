@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import run_kit
 from incarnation_kit import JOB, SCHEMA, FakeSink, FakeSource
 from run_kit import STOPPED, Bench
 
@@ -79,7 +78,7 @@ def test_a_start_with_a_sink_ahead_of_the_store_begins_no_incarnation(
     bench = Bench(tmp_path, monkeypatch)
     bench.decide(1)
     newest = PublishedEpoch(Epoch(2), Incarnation(2), lambda name: False)
-    monkeypatch.setattr(run_kit, "FakeSink", lambda: MarkedSink(newest))
+    bench.sink_type = lambda: MarkedSink(newest)
     before = bench.store.reopened().log.state()
     with pytest.raises(PublishConflict, match="it has epoch 2, the log's newest is 1"):
         bench.run(STOPPED)
