@@ -128,8 +128,6 @@ class JobWorld(World):
         self.sinks = {name: OutsideSink(name) for name in graph.sinks}
         """Rows that the outside world has seen, by sink."""
         self.budget = faults
-        self.begun: dict[int, Incarnation] = {}
-        """Numbers of the snapshots that a coordinator has begun, with its incarnation."""
         self.uid = 0
         self.count: dict[str, int] = {}
         self.sent_by_application = self.sent_by_protocol = self.stored = self.stored_bytes = 0
@@ -190,7 +188,7 @@ class JobWorld(World):
     def _send(self, process: Process, effect: Send) -> None:
         message, bit = effect.message, 0
         if message.kind == BEGIN:
-            oracles.judge_begin(self.begun, message)
+            oracles.judge_begin(self.truth.begun, message)
         # only messages on the graph's channels and application messages have a bit of the truth
         if effect.channel in self.network.queues or message.kind == APP:
             self._live(process)

@@ -58,6 +58,8 @@ class Truth:
         """Messages of zombies (`Zombie`) with their clocks. They count as sent only if the successor sends the same."""
         self.sent_by: dict[ProcessId, int] = {}
         """Mask of every application message that a process ever sent, undone or not."""
+        self.begun: dict[int, Incarnation] = {}
+        """Coordinator's incarnation by the number of the snapshot that it has begun."""
 
     def of(self, message: Envelope) -> int | None:
         """Return the bit of an application message; None if no process sent it."""

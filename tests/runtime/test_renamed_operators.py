@@ -70,5 +70,5 @@ def test_the_advice_repeats_the_newest_epoch_if_the_start_names_it(bench):
     """A start that names no epoch is refused if a sink lacks epochs, and that error asks for the name."""
     bench.decide(1, cursors={"in": {"n": 5}}, operators={"totals": OLD})
     with pytest.raises(GraphInvalid) as refused:
-        replace(renamed(bench), restore=1).check_base(newest(bench))
+        renamed(bench).check_base(newest(bench), restore=1)
     assert "job.start(restore=1, accept_dropped_operator='totals')" in refused.value.hint

@@ -304,7 +304,7 @@ def test_an_outage_longer_than_patience_ends_the_run_with_its_own_error(bench):
     listener = OutageListener()
     error = ended(bench.run(*full, store_patience="50 ms", max_failed_epochs=0, listeners=[listener]))
     assert (type(error), error.what, error.context["location"]) == (StoreFull, "no space left", "/data")
-    assert listener.over == listener.outages[-1:], "it is over with the run"
+    assert listener.over[-1] == listener.outages[-1], "it is over with the run"
     assert "store_patience" in error.context["waited"]
     assert len(bench.incarnations) > 1
 
