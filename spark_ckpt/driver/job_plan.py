@@ -213,6 +213,7 @@ class JobPlan:
                 sink.check(self.spark, schema)
                 # Asked again, because the answer of `check` may serve the next call.
                 plans[name], sinks[name] = sink.stage(schema), identities.parts_of(sink, self.spark)
+                _set_root(self.store, name, plans[name])
         return replace(self, found=replace(found, sinks=sinks), stage_plans=plans)
 
     def declare_edges(self) -> None:
@@ -476,6 +477,10 @@ def _staged(plan: JobPlan) -> JobPlan:
     """Return the plan with the staging of its rows, and with the endpoints of tables that its sinks have created."""
     stages = {binding.name: binding.sink.stage(binding.schema) for binding in plan.bindings}
     for name, stage in stages.items():
-        if stage.root is not None:
-            plan.store.set_root(name, stage.root)
+        _set_root(plan.store, name, stage)
     return replace(plan, stage_plans=stages, found=identities.completed(plan.found, plan.spark, plan.bindings))
+
+
+def _set_root(store: Store, sink: str, stage: StagePlan) -> None:
+    if stage.root is not None:
+        store.set_root(sink, stage.root)
