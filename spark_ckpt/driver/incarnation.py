@@ -300,8 +300,9 @@ class SparkIncarnation:
             self._plan.job, self.incarnation, error.condition, error.what, round(missed_s * 1000),
             config.store_patience_ms, again_ms(config.lease_ms), attempt=0,
         )  # fmt: skip
-        self._progress.outage_began(event)
+        # Announced first: an epoch that is committed in between would end it before listeners hear that it began.
         self._announcer.outage(event)
+        self._progress.outage_began(event)
 
     # -- ending ---------------------------------------------------------------------------------------------------------------
 

@@ -189,8 +189,8 @@ class Supervisor:
                 job, incarnation, error.condition, error.what, round(pause.waited_s * 1000),
                 self._plan.config.store_patience_ms, round(pause.pause_s * 1000), pause.attempt,
             )  # fmt: skip
-            self._progress.outage_began(event)
             Announcer(job, incarnation, self._listeners).outage(event)
+            self._progress.outage_began(event)
 
     def _wait(self, pause_s: float) -> None:
         self._wake.wait(pause_s)

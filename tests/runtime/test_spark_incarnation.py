@@ -533,6 +533,30 @@ def test_an_idle_job_on_a_full_disk_reports_an_outage_until_a_renewal_succeeds(b
     assert incarnation.stopped().outcome is Outcome.STOPPED
 
 
+def test_an_outage_that_an_epoch_ends_as_it_is_announced_is_over_for_listeners_too(bench_of, monkeypatch):
+    """The commit is on another thread than the renewal that failed. A listener that is late must not keep the outage."""
+    bench, told = bench_of(lease="300 ms"), []
+    incarnation = bench.begin()
+    renew, failures = bench.store.log.renew, [StoreFull("no space left")]
+
+    def committed_meanwhile(event):
+        incarnation.progress.outage_over()
+        told.append("outage")
+
+    bench.listener.onOutage = committed_meanwhile
+    incarnation.progress.outage_ended = lambda event: told.append("over")
+
+    def renewed(*given):
+        if failures:
+            raise failures.pop()
+        return renew(*given)
+
+    monkeypatch.setattr(bench.store.log, "renew", renewed)
+    eventually(lambda: told[-1:] == ["over"] and "outage" in told, "its end")
+    assert told == ["outage", "over"]
+    assert incarnation.stopped().outcome is Outcome.STOPPED
+
+
 def test_a_java_process_that_is_gone_ends_the_incarnation(bench, monkeypatch):
     incarnation = bench.begin()
 
