@@ -66,9 +66,19 @@ def check_written(given: Values, wanted: T.DataType) -> None:
     elif _is_another(kind, wanted):
         raise ValueError(f"a column of type {kind} is {wanted.simpleString()} in the schema")
     elif (numbers := _numbers(kind, wanted)) is not None:
-        narrowed = given.cast(numbers)  # raises for a value that it would change, except for a float's infinity
-        if pa.types.is_floating(kind) and not pc.is_finite(narrowed).equals(pc.is_finite(given)):
-            raise ValueError(f"a number is too large for {wanted.simpleString()}")
+        _check_cast(given, numbers, wanted.simpleString())
+
+
+def _check_cast(given: Values, numbers: pa.DataType, name: str) -> None:
+    kind = given.type
+    if pa.types.is_integer(kind) and pa.types.is_floating(numbers):
+        # Arrow's own check refuses every number from 2^24 (2^53) on, also those that the float holds.
+        if not given.cast(numbers, safe=False).cast(kind).equals(given):
+            raise ValueError(f"a whole number is rounded in {name}")
+        return
+    narrowed = given.cast(numbers)  # raises for a value that it would change, except for a float's infinity
+    if pa.types.is_floating(kind) and not pc.is_finite(narrowed).equals(pc.is_finite(given)):
+        raise ValueError(f"a number is too large for {name}")
 
 
 def _is_another(kind: pa.DataType, wanted: T.DataType) -> bool:
@@ -89,7 +99,9 @@ def _numbers(kind: pa.DataType, wanted: T.DataType) -> pa.DataType | None:
         case T.IntegralType() if whole or exact or pa.types.is_floating(kind):
             return pa.int32() if isinstance(wanted, T.IntegerType) else pa.int64()
         case T.DecimalType() if exact:
-            return pa.decimal128(wanted.precision, wanted.scale)
+            # Avro's may have more digits than a column of Spark's.
+            digits, scale = wanted.precision, wanted.scale
+            return pa.decimal128(digits, scale) if digits <= 38 else pa.decimal256(digits, scale)
         case T.DoubleType() if whole:
             return pa.float64()
         case T.FloatType() if whole or pa.types.is_float64(kind):

@@ -325,6 +325,21 @@ def test_numbers_of_other_types_are_written_if_they_fit(server):
 
 
 @pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("float", pa.array([100_000_000, None, -(2**62)])),
+        ("double", pa.array([2**60])),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 40, "scale": 2}, pa.array([Decimal("1.50")])),
+    ],
+)
+def test_a_number_that_the_schema_holds_as_it_is_is_written_however_large(kind, given, server):
+    fields = [{"name": "v", "type": ["null", kind]}]
+    values = Avro(server.url, json.dumps({"type": "record", "name": "R", "fields": fields}))
+    written = encoded_batch(values, "orders-value", pa.StructArray.from_arrays([given], ["v"]))
+    assert [values.decoder()(each)["v"] for each in written.to_pylist()] == given.to_pylist()
+
+
+@pytest.mark.parametrize(
     ("name", "given"),
     [
         ("data", pa.array(["abcd"])),
