@@ -147,6 +147,21 @@ def test_a_ttl_of_a_join_that_had_none_counts_from_the_start_for_keys_without_ro
     assert again.is_captured, "no later start writes all rows again"
 
 
+def test_a_ttl_that_passes_before_the_first_snapshot_times_out_the_keys_after_it(tmp_path):
+    before = Joined(tmp_path / "before")
+    before.batch((L, "a", "x"))
+    snapshot(before.group, before.store, 1)
+    joined = Joined(tmp_path / "after", how="left", ttl="1 minute")
+    joined.store.files = before.store.files
+    joined.group = KeyGroupState.restored(joined.operator.schema, joined.cache, 0, before.group.files, 1)
+
+    assert joined.batch(now=10_000) == []
+    assert joined.batch(now=100_000) == [], "the time is in no snapshot yet"
+    snapshot(joined.group, joined.store, 2)
+    assert joined.group.earliest_timeout_ms == 70_000
+    assert joined.batch(now=110_000) == [("a", "x", None)]
+
+
 def test_a_left_join_emits_unmatched_rows_when_the_key_is_forgotten(tmp_path):
     joined = Joined(tmp_path, how="left", ttl="1 minute")
     joined.batch((L, "a", "x"), (L, "b", "y"), (L, "b", "z"), (R, "c", 1), now=0)

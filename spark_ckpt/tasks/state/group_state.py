@@ -334,6 +334,8 @@ class KeyGroupState:
         self._delta = empty(self.schema)
         # a full file replaces all levels
         if capture.kind == "full":
+            # The time that it has given may have passed before this snapshot; its keys are still to be handled.
+            self._due_from = min(self._due_from, NO_TIMEOUT if self._untimed_due is None else self._untimed_due)
             self._outgrown, self._untimed_due = False, None
             # If this task fails, Spark keeps the state before, which names these levels. They are made from the store again
             # then.
