@@ -148,10 +148,10 @@ _STORES: Mapping[str, ErrorCause] = {
         "A start asks each source for its end, and each commit for the identity of its topic, table or folder. A "
         "source did not answer, so the job did not start, or did not commit the epoch. Or the newest entry of a Delta "
         "table's log is half written, as while a program copies the table. Or `spark-ckpt rewind` has committed to the "
-        "table only a part of its versions.",
+        "table only a part of its versions. Or a file of a Delta table or of an object store cannot be read.",
         "Check that the brokers or the table can be reached. If the message names a rewind whose command has died, run "
-        "`spark-ckpt rewind apply` or `undo` with its plan again. A running job asks again by itself in its next "
-        "incarnation. If the job has ended, start it again.",
+        "`spark-ckpt rewind apply` or `undo` with its plan again. If it names a damaged file, restore the file from a "
+        "backup. A running job asks again by itself in its next incarnation. If the job has ended, start it again.",
     ),
     "CKPT_SOURCE_UNDONE": ErrorCause(
         "This job reads an edge of another job. The other job restored an epoch before rows that this job has already "
