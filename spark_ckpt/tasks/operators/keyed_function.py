@@ -33,7 +33,7 @@ from spark_ckpt.tasks.operators.timeouts import Timeouts
 from spark_ckpt.tasks.rows import NO_TIMEOUT, Bools, Int64s, state_schema
 from spark_ckpt.tasks.state.group_state import KeyGroupState, Resolved
 from spark_ckpt.tasks.state.key_index import distinct_keys
-from spark_ckpt.tasks.state.python_values import copier, to_arrow, to_python
+from spark_ckpt.tasks.state.python_values import row_copier, to_arrow, to_python
 from spark_ckpt.tasks.user_frames import user_traceback
 from spark_ckpt.wording import counted
 
@@ -83,7 +83,7 @@ class KeyedFunction:
         self._func = cast("Callable[[Key, KeyFrames, GroupState], Iterable[Yielded]]", func)
         self._frames: FramesOf = FramesByInput(inputs) if inputs else OneInput(tuple(schema.names))
         self._state_type = state
-        self._copies = [(at, own) for at, each in enumerate(state) if (own := copier(each.dataType)) is not None]
+        self._copied = row_copier(state)
         self._timeouts = Timeouts.of(timeout)
         self._binding = Binding()
 
@@ -143,22 +143,15 @@ class KeyedFunction:
                 # The function may be a generator: its body, and so its changes of the state, runs within this loop.
                 for item in _iterable(func(key, frames(i), state)):
                     add(item)
-                if self._copies and state.updated:
-                    self._own(state)
+                if self._copied is not None and state.updated:
+                    # Written after the last call: a function may use one list for all keys.
+                    state.update(tuple(self._copied(state.value)))
             except OutputInvalid as error:
                 error.at(self._binding.name, key)
                 raise
             except Exception as error:
                 raise self._failed(key, error) from error
         self._write(called, states, group)
-
-    def _own(self, state: KeyState) -> None:
-        """Copy the lists and dicts of a new value: written after the last call, and a function may use one for all keys."""
-        values = list(state.value)
-        for at, own in self._copies:
-            if at < len(values):  # a value of another width is refused later
-                values[at] = own(values[at])
-        state.update(tuple(values))
 
     def _states(self, called: _KeyRows, clock: Clock) -> list[KeyState]:
         exists = called.resolved.exists.tolist()

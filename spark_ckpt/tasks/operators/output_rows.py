@@ -24,7 +24,7 @@ from spark_ckpt.spark_internals.pandas_conversion import frame_to_arrow
 from spark_ckpt.tasks.failures import OutputInvalid, bounded, types_of
 from spark_ckpt.tasks.operators.pandas_rows import PandasOptions, column_arrays
 from spark_ckpt.tasks.rows import arrow_schema, conform
-from spark_ckpt.tasks.state.python_values import copier, fraction_finder, plain_array
+from spark_ckpt.tasks.state.python_values import fraction_finder, plain_array, row_copier
 from spark_ckpt.wording import counted
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class OutputRows:
         self._tables: list[pa.Table] = []
         self._key: object = None
         self._keys = _Starts()
-        self._copies = [(at, own) for at, each in enumerate(schema) if (own := copier(each.dataType)) is not None]
+        self._copied = row_copier(schema)
 
     def begins(self, key: object) -> None:
         """Start the output of `key`, which the error of a later invalid row names."""
@@ -107,15 +107,9 @@ class OutputRows:
         if self._frames:
             self._flush_frames()
         # Converted later: a function may append to the list that it has yielded, and yield it again.
-        self._rows.append(self._owned(row) if self._copies else row)
+        self._rows.append(row if self._copied is None else self._copied(row))
         if len(self._rows) >= _FLUSH:
             self._flush_rows()
-
-    def _owned(self, row: Sequence[object]) -> Sequence[object]:
-        values = list(row)
-        for at, own in self._copies:
-            values[at] = own(values[at])
-        return values
 
     def _add_frame(self, frame: pd.DataFrame) -> None:
         if len(frame.columns) != len(self._schema) and not (len(frame.columns) == 0 and frame.empty):

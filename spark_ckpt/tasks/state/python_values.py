@@ -131,14 +131,30 @@ def _fraction_in(value: object, parts: Sequence[tuple[int, str, Callable[[object
     return isinstance(value, Sequence) and any(at < len(value) and has(value[at]) for at, _, has in parts)
 
 
-def copier(kind: DataType) -> Callable[[object], object] | None:
-    """Return a function that copies the lists, arrays and dicts of a value; None for a type without any."""
+def row_copier(schema: StructType) -> Callable[[Sequence[object]], list[object]] | None:
+    """Return a function that copies the lists, arrays and dicts of a row; None for a schema without any.
+
+    A row of another width, which is refused later, is copied as far as it goes.
+    """
+    copies = [(at, copy) for at, each in enumerate(schema) if (copy := _copier(each.dataType)) is not None]
+    return partial(_copied_row, copies=copies) if copies else None
+
+
+def _copied_row(row: Sequence[object], copies: Sequence[tuple[int, Callable[[object], object]]]) -> list[object]:
+    values = list(row)
+    for at, copy in copies:
+        if at < len(values):
+            values[at] = copy(values[at])
+    return values
+
+
+def _copier(kind: DataType) -> Callable[[object], object] | None:
     if isinstance(kind, ArrayType):
-        return partial(_copied, each=copier(kind.elementType))
+        return partial(_copied, each=_copier(kind.elementType))
     if isinstance(kind, MapType):
-        return partial(_copied, each=copier(kind.valueType))
+        return partial(_copied, each=_copier(kind.valueType))
     if isinstance(kind, StructType):
-        parts = {each.name: copy for each in kind if (copy := copier(each.dataType)) is not None}
+        parts = {each.name: copy for each in kind if (copy := _copier(each.dataType)) is not None}
         return partial(_copied_fields, parts=parts)
     return None
 
