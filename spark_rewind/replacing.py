@@ -60,7 +60,7 @@ def is_mount_point(folder: Path) -> bool:
     if folder.is_symlink():
         return False
     try:
-        found = [line.split() for line in MOUNTS.read_text().splitlines()]
+        found = [line.split() for line in os.fsdecode(MOUNTS.read_bytes()).splitlines()]  # a name has any bytes
     except OSError:
         return folder.is_mount()
     # proc(5): the fifth field is the mount point, with its blanks escaped.

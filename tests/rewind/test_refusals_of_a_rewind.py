@@ -289,7 +289,8 @@ def test_a_file_system_that_cannot_exchange_names(story, monkeypatch):
 def test_a_checkpoint_that_is_the_root_of_a_mounted_volume(story, tmp_path, monkeypatch):
     mounts = tmp_path / "mountinfo"
     place = str(story.table("checkpoints").resolve() / "dedup").replace(" ", "\\040")
-    mounts.write_text(f"36 35 98:0 / / rw - ext4 /dev/sda rw\n37 36 98:0 /volume {place} rw - ext4 /dev/sda rw\n")
+    lines = f"36 35 98:0 / / rw - ext4 /dev/sda rw\n37 36 98:0 /volume {place} rw - ext4 /dev/sda rw\n"
+    mounts.write_bytes(lines.encode() + b"38 36 0:9 / /mnt/\xff rw - nfs host:/ rw\n")
     monkeypatch.setattr(replacing, "MOUNTS", mounts)
     story.refused(RewindNotPermitted, "dedup is the root of a mounted volume")
 
