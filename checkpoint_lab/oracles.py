@@ -10,7 +10,6 @@ the same incarnation. Everywhere else a number that is used twice is a violation
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import product
 from typing import NoReturn
 
 from checkpoint_lab.durable import StateCut
@@ -291,9 +290,6 @@ def judge_same_plan(plan: RecoveryPlan, fuller: RecoveryPlan) -> None:
 
 CutLine = Mapping[ProcessId, StateCut]
 
-COMBINATIONS_MAX = 4_000
-"""Maximal number of lines that O4 tries; it skips a job with more candidates."""
-
 
 def orphans(line: CutLine) -> int:
     """Return the mask of messages received and not sent."""
@@ -357,27 +353,28 @@ def judge_forward(before: CutLine, line: CutLine, what: str) -> None:
 def judge_maximal(
     line: CutLine, candidates: Mapping[ProcessId, Sequence[StateCut]], somewhere: int | None, what: str
 ) -> None:
-    """O4: no usable combination of `candidates` (oldest first) keeps more of any process.
+    """O4: no usable combination of `candidates` (oldest first, the first without any message) keeps more of any process.
 
     `somewhere` as in `judge_obtainable`, None if every message can be read again.
     """
-    names = list(candidates)
-    size = 1
-    for each in candidates.values():
-        size *= len(each)
-    # the product of candidates grows too fast to try all lines
-    if size > COMBINATIONS_MAX:
-        return
-    best = dict.fromkeys(names, -1)
-    for places in product(*(range(len(candidates[name])) for name in names)):
-        tried = {name: candidates[name][place] for name, place in zip(names, places, strict=True)}
-        if orphans(tried) or (somewhere is not None and in_transit(tried) & ~somewhere):
-            continue
-        # Usable lines form a lattice: their maximum, process by process, is a usable line as well.
-        best = {name: max(best[name], place) for name, place in zip(names, places, strict=True)}
-    for name in names:
-        if _progress(line[name]) < _progress(candidates[name][best[name]]):
+    for name, cut in _greatest(candidates, somewhere).items():
+        if _progress(line[name]) < _progress(cut):
             raise NotMaximal(f"{what}: {name} goes back further than it must", [name])
+
+
+def _greatest(candidates: Mapping[ProcessId, Sequence[StateCut]], somewhere: int | None) -> dict[ProcessId, StateCut]:
+    """Return the greatest usable line: each process goes back only from what no usable line can have."""
+    at = {name: len(cuts) - 1 for name, cuts in candidates.items()}
+    while True:
+        line = {name: candidates[name][place] for name, place in at.items()}
+        orphaned = orphans(line)
+        lost = 0 if somewhere is None else in_transit(line) & ~somewhere
+        # Every usable line is at or before this one. There too, an orphan has no sender, a lost message no receiver.
+        back = [name for name, cut in line.items() if cut.received & orphaned or cut.sent & lost]
+        if not back:
+            return line
+        for name in back:
+            at[name] -= 1
 
 
 def _progress(cut: StateCut) -> int:

@@ -177,7 +177,7 @@ class Protocol:
     sound: bool = True
     """False for a counter-example: the oracles must catch it."""
     maximal: bool = False
-    """The plan's line is claimed to be the greatest possible (oracle O4 tries all lines)."""
+    """The plan's line is claimed to be the greatest possible; oracle O4 finds that line itself."""
     output: Output = Output()
     """Guarantees of its sinks."""
     options: Mapping[str, Option] = field(default_factory=dict)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
 import checkpoint_lab as sim
 from checkpoint_lab import oracles
-from checkpoint_lab.durable import State
+from checkpoint_lab.durable import State, StateCut
 from checkpoint_lab.message_world import MessageWorld
 from checkpoint_lab.oracles import CutLine
 from checkpoint_lab.process import Process
-from checkpoint_lab.violations import Acausal, LineMovedBack, Orphan, TooEarly, Violation
+from checkpoint_lab.violations import Acausal, LineMovedBack, NotMaximal, Orphan, TooEarly, Violation
 from checkpoint_protocols.checkpoints import uncoordinated
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.message_logging import synchronous_logging
@@ -120,7 +122,7 @@ def test_a_later_line_that_has_less_is_a_step_back() -> None:
 
 
 def test_a_line_with_an_orphan_is_no_candidate_for_the_greatest() -> None:
-    """O4 compares all lines, and an inconsistent line with more does not count."""
+    """O4: an inconsistent line with more does not count."""
     empty, full = State(2), State(2)
     empty_q, full_q = State(2), State(2)
     full_q.received, full_q.lived = 0b1, 0b10
@@ -131,6 +133,59 @@ def test_a_line_with_an_orphan_is_no_candidate_for_the_greatest() -> None:
     full.sent, full.lived = 0b1, 0b10
     with pytest.raises(Violation, match="O4"):
         oracles.judge_maximal({P: full.cut(), Q: empty_q.cut()}, {**candidates, P: [full.cut()]}, None, "sent")
+
+
+def test_a_job_of_any_size_is_compared_with_its_greatest_line() -> None:
+    """O4 for a graph whose lines are too many to try each."""
+    names = [ProcessId(f"p{number}") for number in range(40)]
+    empty, later = State(1), State(1)
+    later.lived = 0b10
+    candidates = {name: [empty.cut(), later.cut()] for name in names}
+    newest = dict.fromkeys(names, later.cut())
+
+    oracles.judge_maximal(newest, candidates, None, "nothing was sent")
+    with pytest.raises(NotMaximal, match="p7 goes back further than it must"):
+        oracles.judge_maximal(newest | {names[7]: empty.cut()}, candidates, None, "timid")
+
+
+def random_histories(seed: int) -> tuple[dict[ProcessId, list[StateCut]], int]:
+    """Three processes that send, receive and checkpoint at random; and the messages that can be replayed."""
+    draw = random.Random(seed)
+    states = {ProcessId(name): State(3) for name in "pqr"}
+    candidates = {name: [state.cut()] for name, state in states.items()}
+    under_way: list[int] = []
+    for event in range(draw.randrange(4, 30)):
+        name = draw.choice(list(states))
+        state, bit = states[name], 1 << event
+        state.lived |= bit << 1
+        if under_way and draw.random() < 0.5:
+            state.received |= under_way.pop(draw.randrange(len(under_way)))
+        else:
+            state.sent |= bit
+            under_way.append(bit)
+        if draw.random() < 0.4:
+            candidates[name].append(state.cut())
+    return candidates, draw.getrandbits(30)
+
+
+def test_the_greatest_line_agrees_with_trying_every_line() -> None:
+    """O4 accepts exactly the maximum of all usable lines, process by process."""
+    for seed in range(300):
+        candidates, somewhere = random_histories(seed)
+        kept = None if seed % 3 == 0 else somewhere
+        lines = [dict(zip(candidates, cuts, strict=True)) for cuts in product(*candidates.values())]
+        usable = [
+            each
+            for each in lines
+            if not oracles.orphans(each) and not (kept is not None and oracles.in_transit(each) & ~kept)
+        ]
+        greatest = {name: max((each[name] for each in usable), key=lambda cut: cut.lived) for name in candidates}
+
+        oracles.judge_maximal(greatest, candidates, kept, f"seed {seed}")
+        for each in usable:
+            if each != greatest:
+                with pytest.raises(NotMaximal):
+                    oracles.judge_maximal(each, candidates, kept, f"seed {seed}")
 
 
 def test_a_message_that_no_process_sent_is_an_orphan() -> None:
