@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 import checkpoint_lab as sim
+from checkpoint_lab.schedules import judge_end
 from checkpoint_lab.world import CALM, Scalar
 from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.machine import ProtocolViolation
@@ -160,15 +161,7 @@ def _performed(world: sim.World, trace: sim.Trace, done: list[Chosen]) -> Iterat
         if calm and not rested and world.quiescent:
             world.judge_rest()
             rested = True
-    _judge_end(world, calm)
-
-
-def _judge_end(world: sim.World, calm: bool) -> None:
-    if not world.quiescent:
-        raise sim.NoEnd("the trace ends before everything under way does")
-    world.judge()
-    if calm:
-        world.judge_rounds()
+    judge_end(world, trace)
 
 
 def _moments_since(world: sim.World, since: int) -> Iterator[Told]:

@@ -24,7 +24,7 @@ from checkpoint_lab.spark_operated import LONG, SHORT, OperatedWorld
 from checkpoint_lab.spark_world import ROWS, SparkWorld
 from checkpoint_lab.stages_world import StagesWorld
 from checkpoint_lab.violations import NoEnd, Violation
-from checkpoint_lab.world import CALM, Choice, Moment, World, kind_of
+from checkpoint_lab.world import CALM, Choice, Moment, Trace, World, kind_of
 from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.machine import ProtocolViolation
 from checkpoint_protocols.recovery import Protocol, ProtocolSettings
@@ -305,19 +305,28 @@ def replay(make: Callable[[], World], outcome: ScheduleOutcome) -> ScheduleOutco
     """Run the trace of an outcome again, without drawing anything."""
     world = make()
     error: Exception | None = None
+    calm = rested = False
     try:
         for choice in outcome.trace:
             world.perform(choice)
-        if world.quiescent:
-            world.judge()
-            # the trace of a schedule has the rounds of `Driver.drain`
-            if CALM in outcome.trace:
-                world.judge_rounds()
-        else:
-            error = _no_end(world, outcome.trace)
+            calm = calm or choice == CALM
+            if calm and not rested and world.quiescent:
+                world.judge_rest()
+                rested = True
+        judge_end(world, outcome.trace)
     except Exception as complaint:  # noqa: BLE001 - as in `drive`
         error = complaint
     return ScheduleOutcome(outcome.seed, outcome.trace, error, world.counts(), tuple(world.moments or ()))
+
+
+def judge_end(world: World, trace: Trace) -> None:
+    """Judge the end of a performed trace as `Driver.drain` does. Raises a `Violation`."""
+    if not world.quiescent:
+        raise _no_end(world, trace)
+    world.judge()
+    # a trace with `CALM` has the rounds of a drain
+    if CALM in trace:
+        world.judge_rounds()
 
 
 def run_spark(seed: int, core_of: CoreOf = shipped, awaits_lines: bool = False) -> ScheduleOutcome:

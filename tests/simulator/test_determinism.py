@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from enum import Enum
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import checkpoint_lab as sim
 from checkpoint_lab.message_world import MessageWorld
 from checkpoint_lab.schedules import drive, spark_world
 from checkpoint_lab.spark_world import SparkWorld
+from checkpoint_lab.violations import NoEnd
 from checkpoint_lab.world import NotPossible
 from tests.simulator import markers
 
@@ -61,6 +63,25 @@ def test_a_trace_replays_byte_for_byte(seed: int) -> None:
     assert whole.moments == outcome.moments
     assert whole.counts == outcome.counts
     assert tuple(again.moments or ()) == outcome.moments[: len(again.moments or ())]
+
+
+class Elsewhere(Enum):
+    RESTING = "rests"
+
+
+class NeverRests(markers.Worker):
+    AT_REST = (Elsewhere.RESTING,)
+
+
+def test_a_process_that_does_not_come_to_rest_is_condemned_by_the_replay_too() -> None:
+    def make() -> MessageWorld:
+        return MessageWorld(markers.protocol(worker=NeverRests), sim.GRAPHS["pair"], sim.NO_FAULTS)
+
+    outcome = drive(make(), 1)
+    again = sim.replay(make, outcome)
+
+    assert isinstance(outcome.error, NoEnd)
+    assert str(again.error) == str(outcome.error)
 
 
 @pytest.mark.parametrize("seed", range(10))
