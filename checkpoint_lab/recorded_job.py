@@ -8,7 +8,7 @@ failure is noticed and mended within a quarter of an epoch, on average.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -108,16 +108,25 @@ def _of_one(recorded: _Recorded) -> RecordedJob:
 
 def _of_stages(known: Stages, recorded: Sequence[_Recorded]) -> RecordedJob:
     by_stage = dict(zip(known.stages, recorded, strict=True))
-    sent = {f"{_SOURCE}{sink}" for each in recorded for sink in each.manifest.outputs} if len(recorded) > 1 else set()
+    # An edge is a sink of its sender and a source of its reader. A source of another stage may have the same name.
+    edge_sources = {
+        stage: {f"{_SOURCE}{sink}" for sender in senders for sink in by_stage[sender].manifest.outputs}
+        for stage, senders in known.stages.items()
+    }
     edges: list[tuple[str, str]] = []
     for stage, each in by_stage.items():
-        process, graph = f"stage:{stage}", each.manifest.graph
-        read = [node for node in each.external if node not in sent]
-        edges += [(_process(node), process) for node in read]
+        process = f"stage:{stage}"
+        sent = {
+            node
+            for reader, senders in known.stages.items()
+            if stage in senders
+            for node in edge_sources[reader].intersection(by_stage[reader].external)
+        }
+        edges += [(_process(node), process) for node in each.external if node not in edge_sources[stage]]
         edges += [(f"stage:{sender}", process) for sender in dict.fromkeys(known.stages[stage])]
-        edges += [(process, _process(node.id)) for node in graph if _is_output(node, by_stage.values())]
+        edges += [(process, _process(node.id)) for node in each.manifest.graph if _is_output(node, sent)]
     state = {f"stage:{stage}": _all_state(each.manifest) for stage, each in by_stage.items()}
-    first = [each for each in recorded if set(each.external) - sent]
+    first = [each for stage, each in by_stage.items() if set(each.external) - edge_sources[stage]]
     return _job(known.job, edges, recorded, state, first or recorded)
 
 
@@ -126,10 +135,10 @@ def _process(node: str) -> str:
     return node.replace("/", ":", 1)
 
 
-def _is_output(node: GraphNode, stages: Iterable[_Recorded]) -> bool:
-    """Return True for a sink that no stage reads from."""
+def _is_output(node: GraphNode, sent: Collection[str]) -> bool:
+    """Return True for a sink that is no edge to another stage."""
     kind, _, name = node.id.partition("/")
-    return kind == "sink" and all(f"{_SOURCE}{name}" not in each.external for each in stages)
+    return kind == "sink" and f"{_SOURCE}{name}" not in sent
 
 
 def _all_state(manifest: Manifest) -> int:

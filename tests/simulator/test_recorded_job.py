@@ -78,10 +78,10 @@ def test_a_restart_between_two_epochs_is_no_interval(tmp_path: Path) -> None:
     assert recorded(world).interval_ms == 5_000
 
 
-def program(folder: Path) -> tuple[World, World]:
+def program(folder: Path, source: str = SOURCE) -> tuple[World, World]:
     """A program of two stages: `model` reads the output of `main`."""
     to_model, model_out = f"sink/{SINK}", "sink/predictions"
-    main = (GraphNode(id=SOURCE), GraphNode(id=TOTALS, inputs=(SOURCE,)), GraphNode(id=to_model, inputs=(TOTALS,)))
+    main = (GraphNode(id=source), GraphNode(id=TOTALS, inputs=(source,)), GraphNode(id=to_model, inputs=(TOTALS,)))
     edge = f"source/{SINK}"
     model = (GraphNode(id=edge), GraphNode(id=TOTALS, inputs=(edge,)), GraphNode(id=model_out, inputs=(TOTALS,)))
     record_stages(Location(str(folder)), Stages(job="fraud", stages={"main": (), "model": ("main",)}))
@@ -95,6 +95,16 @@ def test_a_program_is_one_graph_of_its_stages(tmp_path: Path) -> None:
     assert found.graph.channels == ("source:in->stage:main", "stage:main->stage:model", "stage:model->sink:predictions")
     assert set(found.state_bytes) == {"stage:main", "stage:model"}
     assert found.rows == 200
+
+
+def test_a_source_with_the_name_of_a_later_stages_sink_stays_a_source(tmp_path: Path) -> None:
+    found = recorded(*program(tmp_path, "source/predictions"), folder=tmp_path)
+
+    assert found.graph.channels == (
+        "source:predictions->stage:main",
+        "stage:main->stage:model",
+        "stage:model->sink:predictions",
+    )
 
 
 def compared(command: CommandLine, store: Path, *more: str) -> dict[str, dict[str, float]]:
