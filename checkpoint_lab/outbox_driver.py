@@ -102,6 +102,8 @@ class OutboxDriver:
         self.sweeper = Sweeper(store, self.log, every=TABLES)
         self.actions = self.calls = 0
         self.seen = store.age
+        self.acknowledged: frozenset[tuple[str, int]] = frozenset()
+        """Acknowledgements in the log at the latest look."""
         self.has_begun = self.raced = False
         self.reported: frozenset[str] = frozenset()
         self.error: CkptError | None = None
@@ -260,7 +262,7 @@ class OutboxDriver:
     def _carry_out(self, effect: Effect | None, how: str) -> Answer:
         match effect:
             case ReadLog():
-                self.seen = self.store.age
+                self._look()
                 return self.log.state()
             case NewestBatch():
                 return self.checkpoint.at_its_path().newest
@@ -270,7 +272,7 @@ class OutboxDriver:
                 # an older look than the log's end: the log will refuse this branch
                 if self.seen[0] == self.store.moves:
                     self._judge_branch()
-                    self.reported = self.store.judge_report(effect, self.sinks)
+                    self.reported = self.store.judge_report(effect, self.sinks, self.acknowledged)
             case RunPlan():
                 return self._run_plan(effect, how)
             case Commit(manifest):
@@ -288,6 +290,9 @@ class OutboxDriver:
             case AwaitPublish() if self.broken is not None:
                 raise self.broken
         return None
+
+    def _look(self) -> None:
+        self.seen, self.acknowledged = self.store.age, self.store.acknowledged()
 
     def _judge_branch(self) -> None:
         """O5: a branch begins because an operator rewound the query, and with a batch that is not the newest decided."""
@@ -315,7 +320,7 @@ class OutboxDriver:
         # one step after the begin: another driver may have come in between
         if self.begins is not None:
             self.point, self.begins = self.begins, None
-            self.seen = self.store.age
+            self._look()
             self.sessions.clear()
             if self.log.state().incarnation == self.point.incarnation:
                 self.fence(self.point)

@@ -7,8 +7,9 @@ so the expected rows of an epoch follow from the digests of its batch alone.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -234,9 +235,22 @@ class OutboxStore(Shared):
         files = manifest.outputs[sink].files if sink in manifest.outputs else ()
         return [row for file in files for row in self.staged[file.path]]
 
-    def judge_report(self, report: TellBranch, sinks: dict[str, OutboxSink]) -> frozenset[str]:
+    def acknowledged(self) -> frozenset[tuple[str, int]]:
+        """Return the sinks and epochs that the log's rows acknowledge, one by one."""
+        found: set[tuple[str, int]] = set()
+        for row, _ in self.rows:
+            brief = json.loads(row.brief)
+            found |= {(ack["sink"], ack["epoch"]) for ack in brief.get("acks", ())}
+            back = brief.get("taken_back", {})
+            found = {(sink, epoch) for sink, epoch in found if epoch <= back.get(sink, epoch)}
+        return frozenset(found)
+
+    def judge_report(
+        self, report: TellBranch, sinks: dict[str, OutboxSink], known: Collection[tuple[str, int]]
+    ) -> frozenset[str]:
         """O6: a report lists exactly the left epochs, and per epoch exactly the sinks that show it, or may.
 
+        `known`: what the log acknowledged when the driver read it. Such a sink has the epoch, without a "may".
         Return the commits that it covers.
         """
         left = self.left_by(report.base)
@@ -251,6 +265,7 @@ class OutboxStore(Shared):
                 fits = not shows or sink in (*said.shown, *said.maybe)
                 # an epoch without rows for the sink is shown by it in any case
                 fits = fits and (shows or sink not in said.shown or not self.rows_of(manifest, sink))
+                fits = fits and not (shows and sink in said.maybe and (sink, manifest.epoch) in known)
                 ensure(fits, "O6", f"{sink} shows epoch {manifest.epoch}: {shows}; reported is {said}")
         for manifest in left:
             for sink in SINKS:

@@ -223,6 +223,14 @@ def only_acknowledged_epochs_are_reported(monkeypatch):
     monkeypatch.setattr(protocol, "left_behind", shown)
 
 
+def every_sink_of_a_left_epoch_only_may_show_it(monkeypatch):
+    def unsure(log_state, base):
+        return [replace(each, shown=(), maybe=(*each.shown, *each.maybe)) for each in left_behind(log_state, base)]
+
+    left_behind = protocol.left_behind
+    monkeypatch.setattr(protocol, "left_behind", unsure)
+
+
 def the_newest_epoch_of_a_branch_is_not_reported(monkeypatch):
     left_behind = protocol.left_behind
     monkeypatch.setattr(protocol, "left_behind", lambda log_state, base: left_behind(log_state, base)[:-1])
@@ -424,6 +432,7 @@ PLANTED = [
     a_rewound_query_goes_on_at_the_end_of_the_log,
     a_branch_begins_one_epoch_too_early,
     only_acknowledged_epochs_are_reported,
+    every_sink_of_a_left_epoch_only_may_show_it,
     the_newest_epoch_of_a_branch_is_not_reported,
     epochs_that_retention_dropped_are_not_reported,
     a_refused_call_begins_an_incarnation,
