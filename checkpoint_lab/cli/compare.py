@@ -50,6 +50,7 @@ Every run of a sound protocol was judged: its lines, its effect, and that its si
 
 GRAPH = "diamond"
 STATE_BYTES = 1_000
+NEVER = "named crashes that never happened"
 
 UNSOUND = frozenset(name for name, protocol in MENU.items() if not protocol.sound)
 
@@ -206,6 +207,8 @@ def _print(load: Workload, measured: Mapping[str, Sequence[sim.Measurement]], st
         f"{load.seeds[0]}, skew {load.skew_ms * load.ms:.0f} ms, killed: {killed}\n"
     )
     print_table(COLUMNS, [[_rounded(each) for each in _row(load, name, found)] for name, found in measured.items()])
+    if missed := [f"{name} {number:g}" for name, found in measured.items() if (number := _missed(load, found))]:
+        print_line(f"\n{NEVER}, a run: {', '.join(missed)}; their process was down, or the protocol has none")
     print_line(MEANINGS.format(state=stores_state))
     print_line(JUDGED)
     for name, found in measured.items():
@@ -280,7 +283,13 @@ def _row(load: Workload, name: str, measured: Sequence[sim.Measurement]) -> list
 
 def _fields(load: Workload, name: str, measured: Sequence[sim.Measurement]) -> dict[str, Json]:
     row = dict(zip(COLUMNS, _row(load, name, measured), strict=True))
-    return row | (_wrong(measured) if name in UNSOUND else {})
+    missed = _missed(load, measured)
+    return row | ({NEVER: missed} if missed else {}) | (_wrong(measured) if name in UNSOUND else {})
+
+
+def _missed(load: Workload, measured: Sequence[sim.Measurement]) -> float:
+    """Return the named crashes that met no live process, per run."""
+    return _mean([len(load.crashes) - run.counts.get("crash", 0) for run in measured])
 
 
 def _wrong(measured: Sequence[sim.Measurement]) -> dict[str, Json]:

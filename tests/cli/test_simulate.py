@@ -179,6 +179,15 @@ def test_a_killed_coordinator_costs_time_where_there_is_one(capsys: Captured) ->
     assert killed["synchronous-logging"]["recovery ms"] == 0
 
 
+def test_a_named_crash_that_meets_a_dead_process_is_counted_in_the_comparison(capsys: Captured) -> None:
+    arguments = ("--runs", "1", "--crash", "a@250", "--crash", "a@251")
+    rows, text = compared(capsys, *arguments), out(capsys, "compare", *arguments)
+
+    assert rows["snapshots"]["named crashes that never happened"] == 1
+    assert "named crashes that never happened, a run: " in text
+    assert "never happened" not in out(capsys, "compare", "--runs", "1")
+
+
 def test_a_failing_sound_protocol_is_reported_without_a_traceback(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
