@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from checkpoint_protocols.ids import Epoch, TimerId
-from checkpoint_protocols.machine import InvalidTransition, missing_cells
+from checkpoint_protocols.machine import InvalidTransition, ProtocolViolation, missing_cells
 from checkpoint_protocols.message_logging import synchronous_logging
 from checkpoint_protocols.message_logging.synchronous_logging import LoggingPhase, LoggingWorker, log_key, plan
 from checkpoint_protocols.recovery import Failure, Part, Records, checkpoint_key
@@ -204,5 +204,5 @@ def test_a_receipt_without_a_place_breaks_the_machines_invariant() -> None:
     machine = started()
     machine.order = 3
 
-    with pytest.raises(Exception, match="every receipt has its place"):
+    with pytest.raises(ProtocolViolation, match="every receipt has its place"):
         machine.handle(app(S, J, 1))

@@ -71,7 +71,7 @@ def test_a_bug_that_needs_faults_in_a_row_is_caught_by_fewer_eager_schedules() -
             (seed, sim.MessageWorld(protocol, graphs[seed % len(graphs)], sim.hostile(seed))) for seed in range(60)
         )
         outcomes = (sim.drive(world, seed, STEPS, FAULT_RATE, driver) for seed, world in worlds)
-        return next((number for number, outcome in enumerate(outcomes, 1) if not outcome.ok), 61)
+        return next((number for number, outcome in enumerate(outcomes, 1) if outcome.condemned), 61)
 
     assert caught(Eager) < caught(Driver)
 

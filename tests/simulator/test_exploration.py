@@ -124,7 +124,7 @@ def test_a_failure_that_only_the_last_rounds_show_replays_and_shrinks() -> None:
 
 
 def test_a_failing_trace_shrinks_to_what_the_failure_needs() -> None:
-    outcome = next(o for o in (sim.drive(failing_world(), seed) for seed in range(100)) if not o.ok)
+    outcome = next(o for o in (sim.drive(failing_world(), seed) for seed in range(100)) if o.condemned)
 
     shrunk = sim.shrink(failing_world, outcome.trace)
 
@@ -137,7 +137,7 @@ def test_a_failing_trace_shrinks_to_what_the_failure_needs() -> None:
 
 
 def test_every_step_of_a_shrunk_trace_is_needed() -> None:
-    outcome = next(o for o in (sim.drive(failing_world(), seed) for seed in range(100)) if not o.ok)
+    outcome = next(o for o in (sim.drive(failing_world(), seed) for seed in range(100)) if o.condemned)
     trace = sim.shrink(failing_world, outcome.trace).trace
 
     for place in range(len(trace)):

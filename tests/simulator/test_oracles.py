@@ -54,7 +54,7 @@ def test_a_maximal_line_passes_and_an_older_one_does_not() -> None:
 
 def test_a_violation_names_its_place_and_replays_from_its_trace() -> None:
     protocol, graph, _ = PLANTED[0]
-    outcome = next(o for o in (sim.run(protocol, sim.GRAPHS[graph], seed) for seed in range(200)) if not o.ok)
+    outcome = next(o for o in (sim.run(protocol, sim.GRAPHS[graph], seed) for seed in range(200)) if o.condemned)
     assert isinstance(outcome.error, Violation)
 
     again = sim.replay(lambda: MessageWorld(protocol, sim.GRAPHS[graph], sim.hostile(outcome.seed)), outcome)
