@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from checkpoint_lab.violations import NoEnd
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.lease import rotation as lease_rotation
 from checkpoint_protocols.lease.messages import (
@@ -114,6 +117,40 @@ def test_timeouts_double_up_to_the_longest_and_then_count_towards_the_alert() ->
         assert (estimate.ttl_ms, estimate.alarming(SETTINGS)) == (expected, alarming)
     assert estimate.missed(SETTINGS).alarming(SETTINGS)
     assert not estimate.succeeded(100, SETTINGS).alarming(SETTINGS)
+
+
+class NeverLonger(Estimate):
+    """A timeout leaves the length as it is."""
+
+    def missed(self, settings: LeaseSettings) -> Estimate:
+        return self
+
+
+class LongerByTheMargin(Estimate):
+    """A timeout adds the margin instead of doubling."""
+
+    def missed(self, settings: LeaseSettings) -> Estimate:
+        return replace(self, ttl_ms=self.ttl_ms + settings.margin_ms)
+
+
+def timeouts_until_it_fits(needed_ms: int, kind: type[Estimate] = Estimate) -> int:
+    """Return the number of timeouts of a replica whose checkpoint takes so long. Raises `NoEnd` if there are too many."""
+    estimate = kind(SETTINGS.first_ms)
+    for timeouts in range(4):
+        if budget_of(estimate.ttl_ms, SETTINGS) >= needed_ms:
+            return timeouts
+        estimate = estimate.missed(SETTINGS)
+    raise NoEnd(f"{needed_ms} ms fit in no lease after {timeouts} timeouts")
+
+
+def test_a_slow_replica_has_a_lease_that_is_long_enough_after_a_few_timeouts() -> None:
+    assert [timeouts_until_it_fits(needed_ms) for needed_ms in (700, 1_400, 2_800)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kind", [NeverLonger, LongerByTheMargin])
+def test_a_lease_that_does_not_double_is_found(kind: type[Estimate]) -> None:
+    with pytest.raises(NoEnd):
+        timeouts_until_it_fits(1_400, kind)
 
 
 @pytest.mark.parametrize(("last", "expected"), [(0, 1_000), (1, 100), (500, 500), (99_999, 4_000)])

@@ -9,7 +9,13 @@ import pytest
 
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.message_logging.volatile_log import RecoveryVector
-from tests.protocol.literal.asynchronous_logging import LiteralIndex, NoBin, NoGuard
+from tests.protocol.literal.asynchronous_logging import (
+    LiteralIndex,
+    NewestThatFits,
+    NoBin,
+    NoGuard,
+    StableOfAnyProcess,
+)
 
 P, Q, R = ProcessId("p"), ProcessId("q"), ProcessId("r")
 RUNS = 4_000
@@ -64,7 +70,7 @@ def test_it_is_the_greatest_after_every_notice():
     assert first_difference(RecoveryVector, range(RUNS)) is None
 
 
-@pytest.mark.parametrize("literal", [LiteralIndex, NoGuard, NoBin])
+@pytest.mark.parametrize("literal", [LiteralIndex, StableOfAnyProcess, NewestThatFits, NoGuard, NoBin])
 def test_the_seeds_errors_are_found_by_the_same_comparison(literal):
     assert first_difference(literal, range(RUNS)) is not None
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from checkpoint_lab import ScheduleOutcome
+from checkpoint_lab import GRAPHS, NO_FAULTS, MessageWorld, ScheduleOutcome
 from checkpoint_lab.scripted import JOIN
 from checkpoint_protocols.graph import COORDINATOR
 from checkpoint_protocols.ids import ChannelId
@@ -83,6 +83,20 @@ class DoesNotStoreLateMessages(_off(EpochWorker)):  # type: ignore[misc]
         stored = [effect for effect in effects if isinstance(effect, StoreRecord) and effect.key[0] == "captured"]
         reports = [self._send_control(COORDINATOR, "late", int(effect.key[1]), 1) for effect in stored]
         return [*reports, *(effect for effect in effects if effect not in stored)]
+
+
+class StoresLateMessagesForTheOldestCut(_off(EpochWorker)):  # type: ignore[misc]
+    """P1: a message that crosses several cuts is stored for one of them, and the others wait for it."""
+
+    def _open_across(self, stamp: int) -> list[int]:
+        return super()._open_across(stamp)[:1]  # type: ignore[no-any-return]
+
+
+class StoresLateMessagesForTheNewestCut(_off(EpochWorker)):  # type: ignore[misc]
+    """P1: a message that crosses several cuts is stored for one of them, and the others wait for it."""
+
+    def _open_across(self, stamp: int) -> list[int]:
+        return super()._open_across(stamp)[-1:]  # type: ignore[no-any-return]
 
 
 class ErasesMessagesInFlight(_off(EpochWorker)):  # type: ignore[misc]
@@ -409,6 +423,32 @@ def test_the_order_of_receipts_after_the_decided_cut_is_needed() -> None:
     outcomes = (play(ORDER_ERASED_TOO_EARLY, JOIN, seed, inputs=8, steps=250) for seed in range(100, 200))
 
     assert "the replay is another run" in str(next(outcome for outcome in outcomes if outcome.condemned).error)
+
+
+def completed_across_a_message(worker: Callable[[Birth], AnyMessageMachine]) -> int:
+    """Return how many of two overlapping snapshots complete if a message crosses both cuts and nothing fails."""
+    world = MessageWorld(_worker(EPOCHS, worker), GRAPHS["pair"], NO_FAULTS, inputs=1)
+
+    def work(delivers: bool) -> None:
+        while choices := [each for each in world.choices() if delivers or "->" not in str(each[1:2])]:
+            world.do(choices[0])
+
+    for _ in range(2):
+        work(delivers=False)
+        world.do(world.periodic()[0])
+    work(delivers=False)
+    work(delivers=True)
+    return world.counts().get("complete", 0)
+
+
+def test_a_late_message_is_in_every_snapshot_whose_cut_it_crosses() -> None:
+    """In random schedules the next snapshot replaces one that waits for ever, so this order is played."""
+    assert completed_across_a_message(EpochWorker) == 2
+
+
+@pytest.mark.parametrize("worker", [StoresLateMessagesForTheOldestCut, StoresLateMessagesForTheNewestCut])
+def test_a_late_message_that_is_in_one_snapshot_only_is_found(worker: Callable[[Birth], AnyMessageMachine]) -> None:
+    assert completed_across_a_message(worker) == 1
 
 
 def test_counts_that_are_not_in_the_checkpoint_break_an_invariant_after_a_recovery() -> None:

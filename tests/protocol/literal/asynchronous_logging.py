@@ -25,6 +25,23 @@ class LiteralIndex(RecoveryVector):
         return found
 
 
+class StableOfAnyProcess(RecoveryVector):
+    """E9: `stable(l)` for `stable(q, l)`: an interval counts as stable if that number is stable at some process."""
+
+    def _least_stable(self, process: ProcessId, least: int) -> int | None:
+        found = min((k for known in self._stable.values() for k in known if k >= least), default=None)
+        if found is not None:
+            self._stable.setdefault(process, {}).setdefault(found, {})
+        return found
+
+
+class NewestThatFits(RecoveryVector):
+    """The newest stable interval instead of the least one: it may depend on intervals that are not stable."""
+
+    def _least_stable(self, process: ProcessId, least: int) -> int | None:
+        return max((k for k in self._stable.get(process, ()) if k >= least), default=None)
+
+
 class NoGuard(RecoveryVector):
     """E9: k is not compared with RV[p]."""
 
