@@ -19,6 +19,8 @@ SEEDS = 100
 BUGS: dict[str, tuple[Protocol, str, str]] = {
     "P6d sends between the phases": (coordinated.NON_BLOCKING, "cycle", "O1 O13"),
     "P6d has one phase": (coordinated.ONE_PHASE, "diamond", "O1 O11 O13"),
+    "P6d asks no sender": (coordinated.ASKS_NO_SENDER, "diamond", "O1 O11 O13"),
+    "P6d agrees without a checkpoint": (coordinated.AGREES_WITHOUT_A_CHECKPOINT, "diamond", "O1 O11 O13"),
     "P6d votes before it is stored": (coordinated.VOTES_BEFORE_IT_IS_STORED, "diamond", "O1 O11 O13"),
     "P6d decides before it is stored": (coordinated.DECIDES_BEFORE_IT_IS_STORED, "diamond", "O1 O11 O13"),
     "P6d erases with the decision": (coordinated.ERASES_WITH_THE_DECISION, "pipeline", "O12"),

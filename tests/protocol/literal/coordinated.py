@@ -38,6 +38,20 @@ class OnePhase(_WithoutInvariants):
         return []
 
 
+class AsksNoSender(_WithoutInvariants):
+    """The checkpoint depends on messages whose senders take none."""
+
+    def _cohort(self) -> tuple[ProcessId, ...]:
+        return ()
+
+
+class AgreesWithoutACheckpoint(_WithoutInvariants):
+    """A request never makes a checkpoint necessary, also after a send that the permanent one lacks."""
+
+    def _is_needed(self, event: Received) -> bool:
+        return False
+
+
 class DecidesBeforeItIsStored(_WithoutInvariants):
     """G2: the decision is sent while its record is being written."""
 
@@ -108,6 +122,8 @@ class JoinsAgain(_WithoutInvariants):
 
 
 NON_BLOCKING = replace(PROTOCOL, worker=NonBlocking)
+ASKS_NO_SENDER = replace(PROTOCOL, worker=AsksNoSender)
+AGREES_WITHOUT_A_CHECKPOINT = replace(PROTOCOL, worker=AgreesWithoutACheckpoint)
 ONE_PHASE = replace(PROTOCOL, worker=OnePhase)
 DECIDES_BEFORE_IT_IS_STORED = replace(PROTOCOL, worker=DecidesBeforeItIsStored)
 ERASES_WITH_THE_DECISION = replace(PROTOCOL, worker=ErasesWithTheDecision)
