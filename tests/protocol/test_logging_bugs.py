@@ -42,6 +42,7 @@ BUGS: dict[str, tuple[Protocol, str, str]] = {
     "P6b does not dedupe": (sender_logging.DOES_NOT_DEDUPE, "diamond", "O2 O3"),
     "P6b takes early messages": (sender_logging.TAKES_EARLY_MESSAGES, "diamond", "O1 O2 O3 O15"),
     "P6b shows at once": (sender_logging.SHOWS_AT_ONCE, "diamond", "O11 O14"),
+    "P6b covers what it received": (sender_logging.COVERS_WHAT_IT_RECEIVED, "join", "O1 O2 O3 O11 O12"),
     "P6b takes no checkpoint": (sender_logging.TAKES_NO_CHECKPOINT, "join", "O10"),
     "P6b replays sender by sender": (sender_logging.IN_ORDER_OF_SENDERS, "diamond", "O3 O11"),
 }

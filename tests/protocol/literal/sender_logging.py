@@ -73,6 +73,14 @@ class TakesNoCheckpoint(_WithoutInvariants):
         return []
 
 
+class CoversWhatItReceived(_WithoutInvariants):
+    """Senders drop messages that no durable checkpoint includes."""
+
+    def _covered(self, channel: ChannelId) -> Effect:
+        self.order.covered_up_to[channel] = self.order.received.get(channel, 0)
+        return super()._covered(channel)
+
+
 def _in_order_of_senders(failure: Failure) -> RecoveryPlan:
     """ "Each sender can play the messages back in the order in which they were dispatched": sender by sender."""
     plain = plan(failure)
@@ -93,5 +101,6 @@ ANSWERS_BEFORE_IT_IS_STORED = replace(PROTOCOL, worker=AnswersBeforeItIsStored, 
 DOES_NOT_DEDUPE = replace(PROTOCOL, worker=DoesNotDedupe)
 TAKES_EARLY_MESSAGES = replace(PROTOCOL, worker=TakesEarlyMessages)
 SHOWS_AT_ONCE = replace(PROTOCOL, worker=ShowsAtOnce)
+COVERS_WHAT_IT_RECEIVED = replace(PROTOCOL, worker=CoversWhatItReceived, plan=replay_the_failed)
 TAKES_NO_CHECKPOINT = replace(PROTOCOL, worker=TakesNoCheckpoint)
 IN_ORDER_OF_SENDERS = replace(PROTOCOL, plan=_in_order_of_senders)
