@@ -92,10 +92,9 @@ class Transport(Machine[TransportPhase]):
     EVENTS = _EVENTS
     TABLE = rows({Q: _HANDLED, W: _HANDLED}, _EVENTS)
 
-    def __init__(self, me: ProcessId, incarnation: Incarnation, repeat_ms: int = REPEAT_MS) -> None:
+    def __init__(self, me: ProcessId, incarnation: Incarnation) -> None:
         super().__init__(Q, incarnation)
         self.me = me
-        self.repeat_ms = repeat_ms
         self.said: dict[tuple[ProcessId, int], Envelope] = {}
         """Unacknowledged messages, by target and number."""
         self.heard: dict[tuple[ProcessId, Incarnation], Heard] = {}
@@ -177,7 +176,7 @@ class Transport(Machine[TransportPhase]):
     def _set_timer(self) -> Effect:
         self._timer += 1
         timer = TimerId(self._timer)
-        return SetTimer(REPEAT, self.repeat_ms << self._tries, timer, TimerElapsed(REPEAT, timer, 0))
+        return SetTimer(REPEAT, REPEAT_MS << self._tries, timer, TimerElapsed(REPEAT, timer, 0))
 
     def _acknowledgement(self, message: Envelope) -> Effect:
         target = message.source
