@@ -416,6 +416,17 @@ def test_a_clock_that_ran_ahead_does_not_swallow_later_timeouts(tmp_path):
     assert due(group, 600) == ["a"]
 
 
+def test_a_timeout_before_1970_fires_before_and_after_a_snapshot_and_a_restart(tmp_path):
+    group, store = group_of(SCHEMA, tmp_path), MemoryStore()
+    put(group, {"a": 1, "b": 2}, timeouts={"a": -5, "b": -1})
+    assert due(group, -1) == ["a"]
+    put(group, {"a": 1}, timeouts={"a": -5})
+    snapshot(group, store, 1)
+    restored = KeyGroupState.restored(SCHEMA, cache_of(SCHEMA, tmp_path / "new", store), 0, group.files, 1)
+    assert restored.earliest_timeout_ms == -5
+    assert due(restored, 1) == ["a", "b"]
+
+
 def test_names_that_clash_are_refused():
     from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 

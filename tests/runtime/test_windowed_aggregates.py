@@ -149,6 +149,21 @@ def test_state_that_was_written_when_nothing_closed_it_is_forgotten_too(tmp_path
     assert new.group.earliest_timeout_ms == ZERO_MS + 109_999
 
 
+def test_a_window_that_ends_at_1970_or_before_closes_in_an_idle_group_too(tmp_path):
+    """Under a watermark its rows are late; state of a version without one has such windows."""
+    old, new = Harness(tmp_path / "old", closing=None), Harness(tmp_path / "new", mode="append")
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    for end in (epoch, epoch - dt.timedelta(days=1)):
+        start = end - dt.timedelta(seconds=LENGTH_S)
+        old.batch([("a", 1, start, start, end)])
+    old.barrier()
+    new.cache = cache_of(new.operator.schema, tmp_path / "levels", old.store)
+    new.group = KeyGroupState.restored(new.operator.schema, new.cache, 0, old.group.files, 1)
+    shown = [row for part in new.operator.process(None, new.group, Clock(0, 1, 0)) for row in part.to_pylist()]
+    assert len(shown) == 2
+    assert (new.live(), new.group.earliest_timeout_ms) == (0, NO_TIMEOUT)
+
+
 def test_a_group_without_rows_forgets_closed_windows_when_it_is_called(tmp_path):
     harness = Harness(tmp_path)
     harness.batch([row("a", 1, 3)])

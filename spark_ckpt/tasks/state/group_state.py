@@ -41,6 +41,7 @@ from spark_ckpt.tasks.state.merging import empty, key_table, merged, sorted_tabl
 _HEADER = struct.Struct("<4sHI")  # magic, format, length of the JSON
 _MAGIC = b"ckgs"
 _FORMAT = 2
+_BEFORE_ALL = int(np.iinfo(np.int64).min)
 
 
 class _Head(TypedDict):
@@ -107,7 +108,8 @@ class KeyGroupState:
         self._cache = cache
         self._levels: list[Files] = []
         self._delta = empty(schema)
-        self._due_from = 0  # timeouts of levels before it were handled; epoch ms
+        # Timeouts of levels before it were handled, in epoch ms. Negative ones count, too: a window may end before 1970.
+        self._due_from = _BEFORE_ALL
         self._outgrown = False
         # Timeout in epoch ms for the keys of levels that have none; the next full snapshot writes it.
         self._untimed_due: int | None = None
@@ -253,7 +255,7 @@ class KeyGroupState:
         newer: list[KeyTable] = []
         for table in self._newest_first():
             # levels are immutable: their timeouts before the last bound are already handled; the delta's are current
-            since = self._due_from if newer else 0
+            since = self._due_from if newer else _BEFORE_ALL
             if table.earliest_timeout < now_ms:
                 due = np.flatnonzero((table.timeouts >= since) & (table.timeouts < now_ms))
                 places.append((table, _not_in(newer, table, due, self.schema)))
