@@ -128,7 +128,7 @@ class GroupedStream:
 
     def _first_rows(self, name: str, within_watermark: bool) -> Stream:
         """Emit the first row of every key; see `Stream.dropDuplicates` and `Stream.dropDuplicatesWithinWatermark`."""
-        declared, rule = event_time_of(self._stream._node), FirstRows()
+        declared, rule, closing = event_time_of(self._stream._node), FirstRows(), None
         if within_watermark:
             if not isinstance(declared, WatermarkNode):
                 raise GraphInvalid(
@@ -139,9 +139,10 @@ class GroupedStream:
             rule = FirstRows(declared.column, declared.delay_ms)
         # a key that has its time closes by itself: no row of it can come once the watermark has reached it
         elif declared is not None and declared.column in self._keys:
-            rule = FirstRows(declared.column)
+            rule, closing = FirstRows(declared.column), Closing(declared.column)
         timeout = GroupStateTimeout.NoTimeout if declared is None else GroupStateTimeout.EventTimeTimeout
-        return self.applyVectorized(rule, self._schema, STATE, name, timeout)
+        operator = VectorizedOperator(rule, self._schema, self._keys, self._schema, STATE, timeout)
+        return self._operate(operator, name, closing)
 
     def _with_flat_windows(self, keep: bool) -> tuple[GroupedStream, list[WindowKey]]:
         """Return the same grouping with every window struct as two columns.

@@ -13,6 +13,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 from spark_ckpt.tasks.operators.first_rows import STATE, FirstRows
 from spark_ckpt.tasks.operators.operator import Binding, Clock
 from spark_ckpt.tasks.operators.vectorized import VectorizedOperator
+from spark_ckpt.tasks.operators.window_keys import Closing
 from spark_ckpt.tasks.rows import NO_TIMEOUT, arrow_schema
 from spark_ckpt.tasks.state.group_state import KeyGroupState
 
@@ -28,9 +29,10 @@ RULES = {
 class Harness:
     """One key group batch by batch, encoded and decoded in between; the watermark follows as Spark moves it."""
 
-    def __init__(self, folder, keys, rule):
-        operator = VectorizedOperator(rule, ROW, keys, ROW, STATE, timeout="EventTimeTimeout")
-        self.operator, self.keys = operator.bind(Binding("deduplicate", "at")), keys
+    def __init__(self, folder, keys, rule, timeout="EventTimeTimeout"):
+        operator = VectorizedOperator(rule, ROW, keys, ROW, STATE, timeout=timeout)
+        closing = Closing("at") if rule.time in keys else None
+        self.operator, self.keys = operator.bind(Binding("deduplicate", "at", closing=closing)), keys
         self.store = MemoryStore()
         self.cache = cache_of(self.operator.schema, folder, self.store)
         self.group = KeyGroupState(self.operator.schema, self.cache, 0)
@@ -121,3 +123,37 @@ def test_a_time_before_1970_is_forgotten_by_the_first_watermark(tmp_path):
     harness.watermark_ms = 1
     harness.batch([])
     assert (harness.live(), harness.group.earliest_timeout_ms) == (0, NO_TIMEOUT)
+
+
+@pytest.fixture
+def of_a_version_without_a_watermark(tmp_path):
+    """Return a function that makes the next version of a program, which has the state of one without a watermark."""
+
+    def next_version(rule):
+        keys, rule = RULES[rule]
+        old, new = Harness(tmp_path / "old", keys, FirstRows(), "NoTimeout"), Harness(tmp_path / "new", keys, rule)
+        old.batch([("a", 1000), ("b", 2000), ("b", 90_000)])
+        old.barrier()
+        new.cache = cache_of(new.operator.schema, tmp_path / "levels", old.store)
+        new.group = KeyGroupState.restored(new.operator.schema, new.cache, 0, old.group.files, 1)
+        return new
+
+    return next_version
+
+
+def test_keys_of_a_version_without_a_watermark_are_forgotten_by_their_time(of_a_version_without_a_watermark):
+    harness = of_a_version_without_a_watermark("the time is a key")
+    # called as Spark calls a restored group, without another coding in between
+    list(harness.operator.process(None, harness.group, Clock(0, 0, 0)))
+    assert harness.batch([("a", 1000), ("c", 50_000)]) == [("c", 50_000)]
+    harness.batch([])
+    assert harness.live() == 2  # c, and b at 90 seconds
+    assert harness.batch([("b", 90_000)]) == []
+
+
+def test_a_known_key_of_a_version_without_a_watermark_is_forgotten_after_its_next_row(of_a_version_without_a_watermark):
+    harness = of_a_version_without_a_watermark("within the watermark")
+    assert harness.batch([("a", 3000)]) == []
+    harness.batch([("c", 30_000)])
+    assert harness.batch([("a", 31_000)]) == []  # forgotten with this batch's watermark, after its rows
+    assert harness.batch([("a", 32_000)]) == [("a", 32_000)]

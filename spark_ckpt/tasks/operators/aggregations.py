@@ -39,12 +39,10 @@ from spark_ckpt.tasks.operators.timeouts import Timeouts
 from spark_ckpt.tasks.operators.window_keys import Closing, WindowKey, nested, nested_schema
 from spark_ckpt.tasks.rows import (
     KEY_HASH,
-    NO_TIMEOUT,
     Int64s,
     arrow_schema,
     column,
     conform,
-    rows_at,
     state_schema,
     taken,
     user_columns,
@@ -212,9 +210,8 @@ class RunningAggregates:
 
     def process(self, rows: pa.Table | None, group: KeyGroupState, clock: Clock) -> Iterator[pa.Table]:
         """Update every key's aggregates with its rows, then remove the keys that the watermark has closed."""
-        # A program without this watermark may have written the state: without timeouts its windows would never close.
-        if group.is_restored:
-            self._time_restored(group)
+        if group.is_restored and self._closing is not None:
+            self._closing.time_restored(group)
         if rows is not None and rows.num_rows:
             # rows first: keys are closed with this batch's watermark, rows are late by the previous one
             yield from self._on_rows(self._on_time(rows, group, clock), group)
@@ -246,16 +243,6 @@ class RunningAggregates:
         output = self._with_each_row(rows, keys, after) if self._mode == EACH_ROW else self._per_key(keys, latest)
         group.counters.rows_out += output.num_rows
         yield output
-
-    def _time_restored(self, group: KeyGroupState) -> None:
-        """Give restored keys their timeouts. State of another watermark may have none."""
-        if self._closing is None:
-            return
-        found = group.untimed()
-        timeouts = self._closing.timeouts_ms(found.keys)
-        at = np.flatnonzero(timeouts != NO_TIMEOUT)
-        state = rows_at(found.resolved.state, at)
-        group.put(rows_at(found.keys, at), found.hashes[at], state, timeout_ms=timeouts[at])
 
     def _close(self, group: KeyGroupState, clock: Clock) -> Iterator[pa.Table]:
         """Remove the keys that the watermark has closed, and in "append" emit them."""

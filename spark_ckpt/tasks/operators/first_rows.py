@@ -36,9 +36,12 @@ class FirstRows:
         fresh = ~np.asarray(batch.exists)
         # In order of arrival: Spark keeps the row that it sees first.
         first = batch.rows.take(batch.segments.first_rows)
-        due = np.where(fresh, self._due_ms(first), batch.state_values(_FORGET, -1))  # a known key keeps its own
+        known = batch.state_values(_FORGET, -1)
+        # A known key keeps its own, unless a version without this watermark wrote it.
+        due = np.where(known < 0, self._due_ms(first), known)
         state = pa.table({_FORGET: pa.array(due, pa.int64(), mask=due < 0)})
-        return KeyResult(first.filter(fresh), state, changed=fresh, timeout_ms=due)
+        changed = fresh | (due != known)
+        return KeyResult(first.filter(fresh), state, changed, timeout_ms=None if self.time is None else due)
 
     def _due_ms(self, rows: pa.Table) -> Int64s:
         """Return for each row the last watermark that still knows its key; -1 for none."""

@@ -249,6 +249,8 @@ class VectorizedOperator:
         # A program without a `ttl` may have written the state: without a timeout its keys would stay for ever.
         if group.is_restored and self.ttl_ms is not None:
             group.time_untimed(clock.processing_ms + self.ttl_ms)
+        if group.is_restored and self._binding.closing is not None:
+            self._binding.closing.time_restored(group)
         if rows is not None:
             yield from self._on_rows(self._timeouts.on_time(rows, group, clock), group, clock)
         # after the rows: a key whose timeout they moved is no longer due

@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_ckpt.tasks.rows import NO_TIMEOUT, Int64s, column
+from spark_ckpt.tasks.rows import NO_TIMEOUT, Int64s, column, rows_at
 
 if TYPE_CHECKING:
     from spark_ckpt.tasks.rows import Array
+    from spark_ckpt.tasks.state.group_state import KeyGroupState
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,17 @@ class Closing:
         # Rounded up: a window that ends within a millisecond is closed by the next one only. One less: Spark calls an idle key
         # group when the watermark is past a timeout, and the next operator may take a row of a later batch as late.
         return np.where(known, -(-pc.fill_null(ends, 0).to_numpy() // 1000) - 1, NO_TIMEOUT)
+
+    def time_restored(self, group: KeyGroupState) -> None:
+        """Give the restored keys that have none their timeouts.
+
+        A program without this watermark may have written the state: without timeouts its keys would never close.
+        """
+        found = group.untimed()
+        timeouts = self.timeouts_ms(found.keys)
+        at = np.flatnonzero(timeouts != NO_TIMEOUT)
+        state = rows_at(found.resolved.state, at)
+        group.put(rows_at(found.keys, at), found.hashes[at], state, timeout_ms=timeouts[at])
 
 
 @dataclass(frozen=True, slots=True)
