@@ -261,6 +261,7 @@ def test_keys_not_changed_keep_their_values_although_their_timeouts_move(tmp_pat
         ({"changed": lambda batch: [1, 0]}, "changed is"),
         ({"remove": lambda batch: [True] * 3}, "remove is"),
         ({"timeout_ms": lambda batch: [1]}, "timeout_ms has shape"),
+        ({"timeout_ms": lambda batch: [-1, 1000]}, "timeout_ms has a timeout"),
         ({"timeout_ms": lambda batch: [1000.5, None]}, r"timeout_ms has another value: .*1000\.5"),
         ({"timeout_ms": lambda batch: [1000, "soon"]}, "timeout_ms has another value"),
         ({"timeout_ms": lambda batch: pa.array([1, 2], pa.timestamp("us"))}, r"timeout_ms is of type timestamp\[us\]"),
@@ -274,6 +275,12 @@ def test_keys_not_changed_keep_their_values_although_their_timeouts_move(tmp_pat
 def test_results_that_do_not_fit_say_what_is_wrong(tmp_path, parts, message):
     with pytest.raises(OutputInvalid, match=message):
         Harness(constant(**parts), tmp_path).batch([("a", 1), ("b", 1)])
+
+
+def test_without_timeouts_a_result_may_say_that_no_key_has_one(tmp_path):
+    harness = Harness(constant(timeout_ms=lambda batch: [None, -1]), tmp_path)
+    harness.batch([("a", 1), ("b", 1)])
+    assert totals_of(harness) == [7, 7]
 
 
 def test_anything_but_a_result_is_refused(tmp_path):

@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     Table: TypeAlias = pa.Table | pd.DataFrame
 
 
+_WITH_TIMEOUTS = (
+    'give applyVectorized timeoutConf="ProcessingTimeTimeout" or "EventTimeTimeout", or return no timeout_ms'
+)
 _MILLISECONDS = (
     "give whole epoch milliseconds, for example batch.processing_ms + 60_000; null or a negative number for none"
 )
@@ -286,7 +289,7 @@ class VectorizedOperator:
 
     def _call(self, batch: KeyBatch, hashes: Int64s, before: Resolved, group: KeyGroupState) -> Iterator[pa.Table]:
         result = self._answer(batch)
-        reading = _Reading(self._binding, self.schema.state, self._state_type, batch.keys)
+        reading = _Reading(self._binding, self.schema.state, self._state_type, batch.keys, self.timeout)
         change = reading.change(result, before)
         # `expired` counts its keys as handled, so a timeout that the function left as it was is written again.
         _write(batch.keys, hashes, before, change, group, everything=batch.timed_out)
@@ -330,6 +333,7 @@ class _Reading:
     schema: pa.Schema
     state_type: StructType
     key_table: pa.Table
+    timeout: str
 
     @property
     def keys(self) -> int:
@@ -384,6 +388,8 @@ class _Reading:
         values = pc.fill_null(whole, pa.scalar(-1, pa.int64())).to_numpy()
         if values.shape != (self.keys,):
             self._refuse("timeout_ms", f"has shape {values.shape} for {counted(self.keys, 'key')}")
+        if self.timeout == GroupStateTimeout.NoTimeout and (values >= 0).any():
+            self._refuse("timeout_ms", "has a timeout, and the operator was declared without any", _WITH_TIMEOUTS)
         return np.where(values < 0, NO_TIMEOUT, values)
 
     def _refuse(self, part: str, why: str, hint: str = "align everything with KeyBatch.keys") -> NoReturn:
