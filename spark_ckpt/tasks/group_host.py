@@ -278,8 +278,8 @@ class _GroupCall:
             # Spark refuses a duration of zero: a timeout that is over comes with the next batch.
             self._state.setTimeoutDuration(max(1, due_ms - self._state.getCurrentProcessingTimeMs()))
         elif self._host.operator.timeout == GroupStateTimeout.EventTimeTimeout:
-            # Spark refuses a timestamp that is not after the current watermark
-            self._state.setTimeoutTimestamp(max(due_ms, self._state.getCurrentWatermarkMs() + 1))
+            # Spark refuses a timestamp before the current watermark, and 0
+            self._state.setTimeoutTimestamp(max(due_ms, self._state.getCurrentWatermarkMs(), 1))
 
 
 def _now_ms() -> float:

@@ -15,6 +15,8 @@ from spark_ckpt.store.location import Location
 from spark_ckpt.tasks.group_host import GroupHost
 from spark_ckpt.tasks.key_hash import key_hash
 from spark_ckpt.tasks.onward import Onward
+from spark_ckpt.tasks.operators.operator import Binding
+from spark_ckpt.tasks.operators.vectorized import KeyResult, VectorizedOperator
 from spark_ckpt.tasks.packing import control_tag, pack, unpack_ordered
 from spark_ckpt.tasks.rows import BLOB, KEY_HASH, SHUFFLE_KEY, TAG
 
@@ -44,6 +46,18 @@ class State:
 
     def getCurrentWatermarkMs(self):
         raise PySparkValueError("no watermark")
+
+
+class Timed(State):
+    """Spark's state of one group under a watermark."""
+
+    timeout_ms = None
+
+    def getCurrentWatermarkMs(self):
+        return 5000
+
+    def setTimeoutTimestamp(self, timeout_ms):
+        self.timeout_ms = timeout_ms
 
 
 class Reported:
@@ -109,6 +123,18 @@ def test_a_group_without_changes_acknowledges_without_a_file(host):
     (account,) = call(host, state, packed([], (BARRIER, 6)))
 
     assert (account["epoch"], account["groups"], account["files"]) == (6, [GROUP], [])
+
+
+def test_spark_calls_the_group_of_a_timeout_at_the_watermark_when_the_watermark_moves(host):
+    """Spark calls a group when the watermark is past its timeout."""
+
+    def waiting(batch):
+        return KeyResult(timeout_ms=[5000] * len(batch))
+
+    operator = VectorizedOperator(waiting, ROW, ["k"], ROW, StructType([]), "EventTimeTimeout")
+    host, state = replace(host, operator=operator.bind(Binding("waiting", "v"))), Timed()
+    call(host, state, packed(["a"]))
+    assert state.timeout_ms == 5000
 
 
 def test_output_for_the_next_operator_comes_packed_by_its_keys(host):
