@@ -84,10 +84,11 @@ class StateSchema:
 def state_schema(key: StructType, state: StructType) -> StateSchema:
     """Check an operator's schemas and translate them to Arrow.
 
-    Raises `GraphInvalid` for a key column that is nested, collated or of nulls only, a type that Delta does not have, a
-    reserved name, or a name that key and state share.
+    Raises `GraphInvalid` for a key column that is nested, collated or of nulls only, a type that Delta or Parquet does not
+    have, a reserved name, or a name that key and state share.
     """
     _check_names([*key.names, *state.names])
+    check_structs(state, "the state of an operator")
     schema = StateSchema(arrow_schema(key), arrow_schema(state))
     for field in schema.key:
         # Arrow compares no two values of such a type.
@@ -116,6 +117,21 @@ def state_schema(key: StructType, state: StructType) -> StateSchema:
 def _has_no_delta_type(kind: pa.DataType) -> bool:
     inner = (kind.field(number).type for number in range(kind.num_fields))
     return pa.types.is_duration(kind) or pa.types.is_time(kind) or any(map(_has_no_delta_type, inner))
+
+
+def check_structs(schema: StructType, where: str) -> None:
+    """Raise `GraphInvalid` for a struct without fields: Parquet holds no such column. `where` has the rows."""
+    for field in arrow_schema(schema):
+        if _has_empty_struct(field.type):
+            raise GraphInvalid(
+                f"column {field.name!r} has a struct without fields, and {where} is kept as Parquet, which has none",
+                hint=f"leave it out, drop({field.name!r}), or give the struct a field",
+            )
+
+
+def _has_empty_struct(kind: pa.DataType) -> bool:
+    inner = (kind.field(number).type for number in range(kind.num_fields))
+    return (pa.types.is_struct(kind) and not kind.num_fields) or any(map(_has_empty_struct, inner))
 
 
 def check_not_reserved(names: Iterable[str], where: str = "") -> None:

@@ -5,9 +5,12 @@ import pyarrow as pa
 import pytest
 from group_kit import SCHEMA, due, put, removed_above_another_level, values_in
 from operator_fixtures import OPENED, MemoryStore, cache_of, group_of, snapshot
+from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructField, StructType
 
+from spark_ckpt.api.foreach_batch import ForeachBatchSink
 from spark_ckpt.epochs.records import StateRange
 from spark_ckpt.errors import EpochDamaged, FormatUnknown, GraphInvalid, StateSchemaChanged
+from spark_ckpt.program_edges.sink import EdgeSink
 from spark_ckpt.store.location import Location
 from spark_ckpt.tasks.rows import StateSchema, state_schema
 from spark_ckpt.tasks.state.group_state import KeyGroupState
@@ -428,8 +431,6 @@ def test_a_timeout_before_1970_fires_before_and_after_a_snapshot_and_a_restart(t
 
 
 def test_names_that_clash_are_refused():
-    from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
-
     def struct(name, kind=None):
         return StructType([StructField(name, kind or StringType())])
 
@@ -439,3 +440,15 @@ def test_names_that_clash_are_refused():
         state_schema(struct("k"), struct("K"))
     with pytest.raises(GraphInvalid, match="list"):
         state_schema(struct("k", ArrayType(LongType())), struct("v"))
+
+
+@pytest.mark.parametrize("kind", [StructType(), ArrayType(StructType()), MapType(StringType(), StructType())])
+def test_a_struct_without_fields_is_refused_in_state_edges_and_foreach_batch(kind):
+    schema = StructType([StructField("s", kind)])
+    for check in (
+        lambda: state_schema(StructType([StructField("k", StringType())]), schema),
+        lambda: EdgeSink("rows").check(None, schema),
+        lambda: ForeachBatchSink(lambda frame, epoch: None).check(None, schema),
+    ):
+        with pytest.raises(GraphInvalid, match="struct without fields"):
+            check()
