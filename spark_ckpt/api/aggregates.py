@@ -121,6 +121,11 @@ def _of_spark(call: AggregateCall) -> Aggregate:
             f"agg: {call.function}(...) takes one column by its name, no expression",
             hint=f'compute it first: withColumn("amount2", ...), then F.{call.function}("amount2")',
         )
+    if kind == "count" and None in call.literals:
+        raise GraphInvalid(
+            "agg: count(NULL) is 0 for every key",
+            hint='count rows, F.count("*"), or the values of a column that are not null, F.count("amount")',
+        )
     if kind == "count" and not call.columns:  # count("*")
         return ours.count()
     if not call.columns:
