@@ -147,6 +147,7 @@ def wrong_mode(grouped: Any) -> object:
         (lambda grouped: grouped.agg(n=F.countDistinct("v")), "dropDuplicates first"),
         (lambda grouped: grouped.agg(n=F.collect_list("v")), "there are avg, count"),
         (lambda grouped: grouped.agg(n=F.collect_list("v")), "stream.transform("),
+        (lambda grouped: grouped.agg(n=F.count(F.lit(None))), 'F.count("*")'),
         (lambda grouped: grouped.agg(t=F.sum(F.col("v") * 2)), "withColumn"),
         (lambda grouped: grouped.agg(t=F.sum("v") + 1), "after agg"),
         (lambda grouped: grouped.agg(t=F.col("v")), "agg(total=F.sum("),
@@ -185,6 +186,12 @@ def two_sources(bench: Bench) -> object:
     return job.source("in", bench.source())
 
 
+def another_time(bench: Bench) -> object:
+    """A column takes the name of the watermark's, which has been dropped."""
+    timed = bench.job().source("in", bench.source()).withColumn("at", F.current_timestamp()).withWatermark("at", "5m")
+    return timed.drop("at").withColumn("at", F.lit("now"))
+
+
 @pytest.mark.parametrize(
     ("mistake", "condition", "advice"),
     [
@@ -206,6 +213,18 @@ def two_sources(bench: Bench) -> object:
             "alias",
         ),
         (
+            lambda bench: bench.job().source("in", bench.source()).groupBy(F.upper("k").alias("K")),
+            "GRAPH_INVALID",
+            "alias",
+        ),
+        (lambda bench: bench.job().source("in", bench.source()).groupBy("k", "K"), "GRAPH_INVALID", "key once"),
+        (another_time, "GRAPH_INVALID", "call withWatermark after it"),
+        (
+            lambda bench: bench.job().source("in", bench.source()).withColumn("s", F.struct()).through("edge"),
+            "GRAPH_INVALID",
+            "leave it out",
+        ),
+        (
             lambda bench: bench.job().source("in", bench.source()).withWatermark("k", "5m"),
             "GRAPH_INVALID",
             "timestamp column",
@@ -221,6 +240,16 @@ def test_the_error_for_a_wrong_graph_names_the_correction(
         mistake(bench)
     assert refused.value.condition == f"CKPT_{condition}"
     assert advice in f"{refused.value.what} {refused.value.hint}"
+
+
+def test_a_key_in_another_case_is_the_column_that_it_names(bench: Bench) -> None:
+    for key in ("K", F.col("K")):
+        stream = bench.job().source("in", bench.source()).groupBy(key).agg("each row", n=F.count("*"))
+        assert stream.columns == ["k", "v", "n"]
+
+
+def test_a_key_may_be_given_twice_to_deduplication(bench: Bench) -> None:
+    assert bench.job().source("in", bench.source()).dropDuplicates(["k", "k"]).columns == ["k", "v"]
 
 
 def test_a_job_in_a_second_session_takes_the_source_of_a_first_job_that_spark_holds_active(bench: Bench) -> None:

@@ -313,6 +313,8 @@ class Stream:
         stream, names = self, []
         for key in keys:
             stream, name = _named_key(stream, key)
+            if name in names:
+                raise GraphInvalid(f"groupBy: '{name}' is a key twice", hint="give each key once")
             names.append(name)
         if not names:
             raise GraphInvalid("groupBy needs at least one key")
@@ -342,7 +344,7 @@ class Stream:
             raise GraphInvalid(
                 f"dropDuplicates needs a list of columns, not {keys!r}", hint=f"columns: {', '.join(self.columns)}"
             )
-        return self.groupBy(*keys)
+        return self.groupBy(*dict.fromkeys(keys))
 
     def to(self, sink: Sink, name: str | None = None, publish_every: DurationText | None = None) -> Stream:
         """Write this stream's rows to a sink, exactly once. The stream may continue to an operator and to other sinks.
@@ -447,7 +449,9 @@ class Stream:
         # Spark marks no column of a Python function or a union. There the name tells.
         if declared is None or verb not in _BY_COLUMN or declared.column not in after.columns:
             return
-        if is_watermarked(self._template.schema[declared.column]) and not is_watermarked(after.schema[declared.column]):
+        # A column that has been dropped, or has a name in another case, may come back.
+        marked = declared.column not in self.columns or is_watermarked(self._template.schema[declared.column])
+        if marked and not is_watermarked(after.schema[declared.column]):
             raise GraphInvalid(
                 f"{verb}: another column takes the place of '{declared.column}', which has the watermark",
                 hint="give the new column a name of its own, or call withWatermark after it",
@@ -539,16 +543,19 @@ def _named_key(stream: Stream, key: str | Column) -> tuple[Stream, str]:
         return stream, key
     expression = F.expr(key) if isinstance(key, str) else key
     name = stream.select(expression).columns[0]
-    if name not in stream.columns:
+    # Spark tells no names apart by their case: a new column would take the place of this one.
+    alike = [each for each in stream.columns if each.lower() == name.lower()]
+    known = name if name in alike else next(iter(alike), None)
+    if known is None:
         # an expression becomes a column with the name that Spark gives it
         return stream.withColumn(name, expression), name
     # In a select Spark calls a cast like the column inside of it, and a field like the last part of its path.
-    if columns_kept(streaming_template(stream._job.spark, stream.schema).select(expression)) != {name: name}:
+    if columns_kept(streaming_template(stream._job.spark, stream.schema).select(expression)) != {name: known}:
         raise GraphInvalid(
             f"groupBy: key {expression} would be called '{name}', and the stream has a column of that name",
             hint='give the key a name of its own: groupBy(F.col("at").cast("date").alias("day"))',
         )
-    return stream, name
+    return stream, known
 
 
 def _with_hidden(frame: DataFrame, select: Callable[..., DataFrame]) -> DataFrame:
