@@ -2,6 +2,7 @@ import datetime as dt
 from decimal import Decimal
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,6 +69,13 @@ def test_timestamps_are_those_of_sparks_own_conversion():
     assert TimestampType().toInternal(back) == internal
 
 
+@pytest.mark.parametrize("kind", [TimestampType(), TimestampNTZType(), DateType()])
+@pytest.mark.parametrize("value", [pd.Timestamp(AT), pd.Timestamp(AT, tz="Asia/Tokyo")])
+def test_pandas_times_inside_of_a_list_are_those_of_sparks_own_conversion(kind, value):
+    ((back,),) = through(ArrayType(kind), [[value]])
+    assert kind.toInternal(back) == kind.toInternal(value)
+
+
 @given(st.lists(st.one_of(st.none(), st.floats(allow_nan=False)), max_size=20))
 def test_doubles_keep_every_bit(values):
     assert through(DoubleType(), values) == values
@@ -85,6 +93,9 @@ def test_doubles_keep_every_bit(values):
         (ArrayType(LongType()), [1.5]),
         (LongType(), Decimal("1.5")),
         (ArrayType(LongType()), [Decimal("1.5")]),
+        (DateType(), pd.NaT),
+        (TimestampNTZType(), pd.NaT),
+        (ArrayType(TimestampType()), [pd.NaT]),
     ],
 )
 def test_a_value_that_does_not_fit_is_named_with_its_column(kind, value):

@@ -14,15 +14,18 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     DataType,
+    DateType,
     IntegralType,
     MapType,
     Row,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
@@ -210,7 +213,12 @@ def _struct_reader(kind: StructType) -> Convert:
 def _writer(kind: DataType) -> Convert | None:
     if isinstance(kind, TimestampType):
         # A naive time is in the zone of the Python process.
-        return lambda value: cast(dt.datetime, value).astimezone(dt.UTC)
+        return lambda value: _python_time(value).astimezone(dt.UTC)
+    if isinstance(kind, TimestampNTZType):
+        # As in Spark, a zone is ignored; Arrow would convert the time to UTC.
+        return lambda value: _python_time(value).replace(tzinfo=None)
+    if isinstance(kind, DateType):
+        return _present
     if isinstance(kind, StructType):
         return _struct_writer(kind)
     if isinstance(kind, ArrayType):
@@ -218,6 +226,18 @@ def _writer(kind: DataType) -> Convert | None:
     if isinstance(kind, MapType):
         return _items(_inner_writer(kind.keyType), _inner_writer(kind.valueType))
     return None
+
+
+def _python_time(value: object) -> dt.datetime:
+    # A value of a frame is pandas' own time, which cannot convert a naive one.
+    return cast(dt.datetime, value.to_pydatetime(warn=False) if isinstance(value, pd.Timestamp) else _present(value))
+
+
+def _present(value: object) -> object:
+    # Arrow takes it for a day of the year 1.
+    if value is pd.NaT:
+        raise ValueError("NaT is no date and no time; write None")
+    return value
 
 
 def _inner_writer(kind: DataType) -> Convert | None:
