@@ -104,21 +104,23 @@ def windows_kept(bench: Bench) -> int:
     return len(ckpt.read_state(str(bench.folder / "store"), "aggregate"))
 
 
-@pytest.mark.long  # in the gate: tests/runtime/test_windowed_aggregates.py, and closed windows below
 @pytest.mark.parametrize(
     "windows",
-    [lambda: F.window("at", WINDOW), lambda: F.window("at", "20 seconds", WINDOW)],
-    ids=["tumbling", "sliding"],
+    [
+        # in the gate: sliding windows, and tests/runtime/test_windowed_aggregates.py
+        pytest.param(lambda: F.window("at", WINDOW), id="tumbling", marks=pytest.mark.long),
+        pytest.param(lambda: F.window("at", "20 seconds", WINDOW), id="sliding"),
+    ],
 )
 def test_every_batch_emits_the_rows_of_sparks_update_mode(bench: Bench, without_idle_batches: None, windows) -> None:
     for number in range(len(BATCHES)):
         put(bench, number)
     sparks = Sparks(bench, windows)
     sparks.catch_up()
+    sparks.end()
     run = ours(bench, windows)
     assert shown_by_ours(bench) == sparks.shown
     assert progress_totals(run)["late"] > 0
-    sparks.end()
 
 
 @pytest.mark.long  # in the gate: tests/runtime/test_windowed_aggregates.py
