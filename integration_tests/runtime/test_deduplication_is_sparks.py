@@ -39,15 +39,16 @@ def bench(bench: Bench) -> Bench:
     return bench
 
 
-def sparks(bench: Bench, shape: str, shown: Counter[str]) -> int:
+def sparks(bench: Bench, shape: str, shown: Counter[str], timed: bool = True) -> int:
     """Run Spark's query to the end of the present input, and count its rows in `shown`. Return the keys in its state."""
     rows = bench.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(bench.input()))
+    rows = rows.withWatermark("at", "1 hour") if timed else rows
 
     def keep(frame: DataFrame, batch: int) -> None:
         shown.update(f"{row.k} {row.at}" for row in frame.selectExpr("k", "cast(at as long)").collect())
 
     # the query reads the value, so that Spark does not prune the plan
-    query = SHAPES[shape](rows.withWatermark("at", "1 hour")).filter("v >= 0").writeStream.foreachBatch(keep)
+    query = SHAPES[shape](rows).filter("v >= 0").writeStream.foreachBatch(keep)
     started = (
         query.option("checkpointLocation", str(bench.folder / f"sparks-{shape}")).trigger(availableNow=True).start()
     )
@@ -55,12 +56,13 @@ def sparks(bench: Bench, shape: str, shown: Counter[str]) -> int:
     return int(started.lastProgress["stateOperators"][0]["numRowsTotal"])
 
 
-def ours(bench: Bench, shapes: list[str]) -> ckpt.Run:
+def ours(bench: Bench, shapes: list[str], timed: bool = True) -> ckpt.Run:
     """A job with an operator for each shape."""
     job = bench.job()
-    timed = job.source("in", bench.source()).withWatermark("at", "1 hour")
+    given = job.source("in", bench.source())
+    given = given.withWatermark("at", "1 hour") if timed else given
     for shape in shapes:
-        rows = SHAPES[shape](timed, name=shape)
+        rows = SHAPES[shape](given, name=shape)
         rows.selectExpr("k", "cast(at as long) as at").to(bench.sink(shape), name=shape)
     return drain(job)
 
@@ -91,6 +93,18 @@ def test_without_a_watermark_a_restart_shows_no_row_again(bench: Bench) -> None:
         job.source("in", bench.source()).dropDuplicates(["k", "v"]).select("k", "v").to(bench.sink(), name="out")
         drain(job)
     assert bench.values() == [("a", -0.0), ("b", 1.0), ("b", 2.0)]
+
+
+@pytest.mark.long  # in the gate: tests/runtime/test_first_rows.py
+def test_a_watermark_that_a_later_version_adds_forgets_the_keys_from_before_as_in_spark(bench: Bench) -> None:
+    shape, shown = "ids_and_times", Counter[str]()
+    for batches, timed in ((MINUTES[:3], False), (MINUTES[3:], True)):
+        for rows in batches:
+            bench.put(*[(k, 1.0, None if at is None else ZERO + dt.timedelta(minutes=at)) for k, at in rows])
+        ours(bench, [shape], timed)
+        keys = sparks(bench, shape, shown, timed)
+    assert Counter(f"{row['k']} {row['at']}" for row in bench.rows(shape)) == shown
+    assert len(ckpt.read_state(str(bench.folder / "store"), shape)) == keys
 
 
 @pytest.mark.parametrize("subset", ["k", ["none"], [1], []])
