@@ -225,6 +225,11 @@ def another_time(bench: Bench) -> object:
             "leave it out",
         ),
         (
+            lambda bench: bench.job().source("in", bench.source()).select("k", "v", "v").through("edge"),
+            "GRAPH_INVALID",
+            "rename",
+        ),
+        (
             lambda bench: bench.job().source("in", bench.source()).withWatermark("k", "5m"),
             "GRAPH_INVALID",
             "timestamp column",

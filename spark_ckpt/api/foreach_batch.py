@@ -12,7 +12,7 @@ from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.place import local_path
 from spark_ckpt.spark_internals.parquet_files import read_parquet
 from spark_ckpt.store.location import Location
-from spark_ckpt.tasks.rows import arrow_schema, check_structs
+from spark_ckpt.tasks.rows import arrow_schema, check_stageable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,8 +43,8 @@ class ForeachBatchSink:
         self._schema: StructType | None = None
 
     def check(self, spark: SparkSession, schema: StructType) -> None:
-        """Raise `GraphInvalid` for a struct without fields; the function may take any other row."""
-        check_structs(schema, "a row for foreachBatch")
+        """Raise `GraphInvalid` for columns of one name, and for a struct without fields; any other row fits."""
+        check_stageable(schema, "a row for foreachBatch")
 
     def stage(self, schema: StructType) -> StagePlan:
         """Return the plan: files in the store."""

@@ -46,7 +46,7 @@ from spark_ckpt.spark_versions import require_spark_of_jobs
 from spark_ckpt.store.schemes import store_location
 from spark_ckpt.store.store import Store
 from spark_ckpt.tasks.rejects import REJECTED, REJECTED_SCHEMA
-from spark_ckpt.tasks.rows import check_structs
+from spark_ckpt.tasks.rows import check_stageable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -414,7 +414,7 @@ class Job:
         return name
 
     def _bind_edge(self, edge: EdgeNode, node: Node) -> None:
-        check_structs(edge.schema, f"edge '{edge.name}'")
+        check_stageable(edge.schema, f"edge '{edge.name}'")
         self._edges[edge.name] = EdgeBinding(edge, node)
 
     def _closed_edges(self) -> list[EdgeBinding]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, SinkContext, StagePlan
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.errors import GraphInvalid
-from spark_ckpt.tasks.rows import arrow_schema, check_structs
+from spark_ckpt.tasks.rows import arrow_schema, check_stageable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,8 +35,8 @@ class EdgeSink:
         return self.edge
 
     def check(self, spark: SparkSession, schema: StructType) -> None:
-        """Raise `GraphInvalid` for a struct without fields."""
-        check_structs(schema, f"edge '{self.edge}'")
+        """Raise `GraphInvalid` for columns of one name, and for a struct without fields."""
+        check_stageable(schema, f"edge '{self.edge}'")
 
     def stage(self, schema: StructType) -> StagePlan:
         """Return the plan: files in the store."""

@@ -85,10 +85,10 @@ def state_schema(key: StructType, state: StructType) -> StateSchema:
     """Check an operator's schemas and translate them to Arrow.
 
     Raises `GraphInvalid` for a key column that is nested, collated or of nulls only, a type that Delta or Parquet does not
-    have, a reserved name, or a name that key and state share.
+    have, a reserved name, or two columns of one name.
     """
-    _check_names([*key.names, *state.names])
-    check_structs(state, "the state of an operator")
+    check_not_reserved([*key.names, *state.names])
+    check_stageable(StructType([*key, *state]), "the state of an operator")
     schema = StateSchema(arrow_schema(key), arrow_schema(state))
     for field in schema.key:
         # Arrow compares no two values of such a type.
@@ -119,8 +119,18 @@ def _has_no_delta_type(kind: pa.DataType) -> bool:
     return pa.types.is_duration(kind) or pa.types.is_time(kind) or any(map(_has_no_delta_type, inner))
 
 
-def check_structs(schema: StructType, where: str) -> None:
-    """Raise `GraphInvalid` for a struct without fields: Parquet holds no such column. `where` has the rows."""
+def check_stageable(schema: StructType, where: str) -> None:
+    """Raise `GraphInvalid` for columns of one name, and for a struct without fields: Parquet holds none.
+
+    `where` has the rows.
+    """
+    # Spark and Delta tell no names apart by their case.
+    names = [name.lower() for name in schema.names]
+    if twice := [name for name in schema.names if names.count(name.lower()) > 1]:
+        raise GraphInvalid(
+            f"columns {', '.join(twice)} have one name, and {where} has a column of each name once",
+            hint="rename the columns; upper and lower case are one name",
+        )
     for field in arrow_schema(schema):
         if _has_empty_struct(field.type):
             raise GraphInvalid(
@@ -139,16 +149,6 @@ def check_not_reserved(names: Iterable[str], where: str = "") -> None:
     for name in names:
         if name.lower().startswith(RESERVED_PREFIX):
             raise GraphInvalid(f"column {name!r}{where} uses the reserved prefix {RESERVED_PREFIX!r}", hint="rename it")
-
-
-def _check_names(names: list[str]) -> None:
-    check_not_reserved(names)
-    seen: set[str] = set()
-    for name in names:
-        # Spark and Delta tell no names apart by their case.
-        if name.lower() in seen:
-            raise GraphInvalid(f"column {name!r} is both a key and a state column", hint="rename the state column")
-        seen.add(name.lower())
 
 
 def arrow_schema(schema: StructType, timezone: str = "UTC") -> pa.Schema:

@@ -436,7 +436,7 @@ def test_names_that_clash_are_refused():
 
     with pytest.raises(GraphInvalid, match="reserved"):
         state_schema(struct("ckpt_k"), struct("v"))
-    with pytest.raises(GraphInvalid, match="both"):
+    with pytest.raises(GraphInvalid, match="k, K have one name"):
         state_schema(struct("k"), struct("K"))
     with pytest.raises(GraphInvalid, match="list"):
         state_schema(struct("k", ArrayType(LongType())), struct("v"))
@@ -452,3 +452,11 @@ def test_a_struct_without_fields_is_refused_in_state_edges_and_foreach_batch(kin
     ):
         with pytest.raises(GraphInvalid, match="struct without fields"):
             check()
+
+
+@pytest.mark.parametrize("names", [["v", "v"], ["v", "V"]])
+def test_columns_of_one_name_are_refused_in_edges_and_foreach_batch(names):
+    schema = StructType([StructField(name, LongType()) for name in names])
+    for sink in (EdgeSink("rows"), ForeachBatchSink(lambda frame, epoch: None)):
+        with pytest.raises(GraphInvalid, match="have one name"):
+            sink.check(None, schema)
