@@ -14,10 +14,12 @@ from spark_ckpt.errors import BadRecord, ConfigInvalid, EnvironmentUnfit, Source
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 _NOT_FOUND = 404
 _REFUSED = (401, 403)
 _INCOMPATIBLE = 409
+_PASSING = (408, 425, 429)
 
 
 @dataclass(frozen=True)
@@ -72,34 +74,42 @@ def typed(error: Exception, where: str, *, writes: bool = False) -> Exception:
     # Confluent's (de)serialisers wrap errors of their client, so that an outage is a cause or a context of what they
     # raise.
     for cause in _chain(error):
-        if isinstance(cause, OSError) or _is_of_the_network(cause):
+        if isinstance(cause, OSError) or _is_of(cause, "httpx", "HTTPError"):
             return ConnectionError(f"the schema registry does not answer: {cause}")
+        if _is_of(cause, "authlib", "OAuthError"):
+            return SourceInvalid(f"the schema registry's token is refused: {cause}", hint=_LOGIN)
         if isinstance(cause, SchemaRegistryError):
-            if cause.http_status_code in _REFUSED:
-                return SourceInvalid(
-                    f"the schema registry refuses: {cause.error_message}", hint="check the registry's user and rights"
-                )
-            if cause.http_status_code == _INCOMPATIBLE:
-                return SourceInvalid(
-                    f"the schema registry refuses the schema of {where}: {cause.error_message}",
-                    hint="change the schema as the subject's compatibility rule allows, or the rule",
-                )
-            # Other answers may pass, for example of a registry that starts or that limits requests.
-            if cause.http_status_code != _NOT_FOUND:
-                return ConnectionError(f"the schema registry does not serve: {cause.error_message}")
-            missing = f"its schema is not in the registry: {cause.error_message}"
-            register = f"register the schema under the subject {where}, or pass auto_register=True"
-            return _bad(missing, where, writes, register if writes else _FIX)
+            return _answered(cause, where, writes)
     return _bad(f"{type(error).__name__}: {error}", where, writes, _FIT if writes else _FIX)
 
 
-def _is_of_the_network(error: BaseException) -> bool:
-    """Return True for an error of the client's HTTP library, which depends on the client's version."""
-    return any(
-        kind.__name__ == "TransportError" and kind.__module__.startswith("httpx") for kind in type(error).__mro__
+def _answered(answer: SchemaRegistryError, where: str, writes: bool) -> Exception:
+    """Return the error for an answer of the registry other than success."""
+    status, said = answer.http_status_code, answer.error_message
+    if status in _REFUSED:
+        return SourceInvalid(f"the schema registry refuses: {said}", hint=_LOGIN)
+    if status == _NOT_FOUND:
+        register = f"register the schema under the subject {where}, or pass auto_register=True"
+        return _bad(f"its schema is not in the registry: {said}", where, writes, register if writes else _FIX)
+    # A registry that starts, or that limits requests.
+    if status in _PASSING or status >= 500:
+        return ConnectionError(f"the schema registry does not serve: {said}")
+    # An invalid or incompatible schema, a subject that is read-only: the same request gets the same answer.
+    rule = "change the schema as the subject's compatibility rule allows, or the rule"
+    cure = "change the schema or the subject as the registry's answer says" if writes else _ADDRESS
+    return SourceInvalid(
+        f"the schema registry refuses the schema of {where}: {said} (HTTP {status})",
+        hint=rule if status == _INCOMPATIBLE else cure,
     )
 
 
+def _is_of(error: BaseException, package: str, kind: str) -> bool:
+    """Return True for an error of a library that only some versions of Confluent's client use."""
+    return any(each.__name__ == kind and each.__module__.startswith(package) for each in type(error).__mro__)
+
+
+_LOGIN = "check the registry's user and rights"
+_ADDRESS = "check the registry's address: url is http://HOST:PORT, without the path of a subject"
 _FIT = "make the rows fit the schema before encoded(...): no rows of the epoch were published"
 _FIX = "fix the producer; on_error='null' lets such records through with the reason in column value_error"
 

@@ -28,7 +28,8 @@ class RegistryServer:
                 self.answer(*server.got(self.path.partition("?")[0].strip("/").split("/")))
 
             def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                given = self.rfile.read(int(self.headers["content-length"]))
+                body = json.loads(given) if "json" in self.headers["content-type"] else given  # a form asks for a token
                 self.answer(*server.posted(self.path.partition("?")[0].strip("/").split("/"), body))
 
             def answer(self, status, body):

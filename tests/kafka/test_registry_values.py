@@ -196,14 +196,48 @@ def test_a_refused_login_of_the_registry_is_reported(server):
             decoded(Avro(Registry(server.url, {"max.retries": 0}), READER, on_error=on_error), good)
 
 
+@pytest.mark.parametrize(("status", "passes"), [(400, False), (405, False), (408, True), (422, False), (429, True)])
+def test_only_an_answer_that_may_pass_counts_as_an_outage_of_the_registry(server, status, passes):
+    good = AvroSerializer(client(server), WRITER)({"id": 7, "secret": "x", "amount": 2.5}, CONTEXT)
+    server.failing = status
+    with pytest.raises(ConnectionError if passes else SourceInvalid):
+        decoded(Avro(Registry(server.url, {"max.retries": 0}), READER, on_error="null"), good)
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "kind"),
+    [(401, {"error": "invalid_client"}, SourceInvalid), (503, {}, ConnectionError)],
+    ids=["refused", "down"],
+)
+def test_a_token_that_the_registrys_client_does_not_get_is_no_bad_record(server, status, answer, kind):
+    good = AvroSerializer(client(server), WRITER)({"id": 7, "secret": "x", "amount": 2.5}, CONTEXT)
+    server.failing, server.posted = status, lambda path, body: (status, answer)
+    login = {
+        "bearer.auth.credentials.source": "OAUTHBEARER",
+        "bearer.auth.issuer.endpoint.url": f"{server.url}/token",
+        "bearer.auth.client.id": "me",
+        "bearer.auth.client.secret": "x",
+        "bearer.auth.scope": "read",
+        "bearer.auth.logical.cluster": "c",
+        "bearer.auth.identity.pool.id": "p",
+        "max.retries": 0,
+    }
+    with pytest.raises(kind, match="registry"):
+        decoded(Avro(Registry(server.url, login), READER, on_error="null"), good)
+
+
 @pytest.mark.parametrize(
     ("status", "kind", "advice"),
-    [(404, BadRecord, "under the subject orders-value"), (409, SourceInvalid, "compatibility rule")],
-    ids=["unknown", "incompatible"],
+    [
+        (404, BadRecord, "under the subject orders-value"),
+        (409, SourceInvalid, "compatibility rule"),
+        (422, SourceInvalid, "as the registry's answer says"),
+    ],
+    ids=["unknown", "incompatible", "invalid"],
 )
 def test_a_written_schema_that_the_registry_lacks_or_refuses_is_reported_with_advice(server, status, kind, advice):
     server.failing = status
-    values = Avro(Registry(server.url, {"max.retries": 0}), READER, auto_register=status == 409)
+    values = Avro(Registry(server.url, {"max.retries": 0}), READER, auto_register=status != 404)
     with pytest.raises(kind) as caught:
         encoded_batch(values, "orders-value", pa.array([{"id": 7, "amount": 2.5, "currency": "USD"}]))
     assert advice in caught.value.hint
