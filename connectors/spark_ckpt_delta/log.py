@@ -6,7 +6,7 @@ the files that one commit added, their order, and if they are new or rewritten d
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -26,6 +26,8 @@ from spark_ckpt.place import local_path, place_of
 
 BOUNDED = "__CHAR_VARCHAR_TYPE_STRING"
 """Key in a column's metadata, with the type char(n) or varchar(n) that Spark stores as a string."""
+
+_LISTINGS = 3
 
 Partition: TypeAlias = tuple[tuple[str, str | None], ...]
 """Names and text values."""
@@ -145,7 +147,7 @@ def _listed(system: pafs.FileSystem) -> Collection[int]:
 def snapshot_files(table: str, storage_options: Mapping[str, str], version: int) -> list[TableFile]:
     """Return the files of a table version, oldest first; every call returns the same order.
 
-    Raises `FileNotFoundError` if the version cannot be opened.
+    Raises `FileNotFoundError` if the version cannot be opened, or if its log is cleaned up meanwhile.
     """
     try:
         opened = open_table(table, storage_options, version)
@@ -156,10 +158,8 @@ def snapshot_files(table: str, storage_options: Mapping[str, str], version: int)
     partitions = _partition_texts(adds)
     if _has_instants(adds):
         # deltalake takes a text without a zone for UTC.
-        written = _partitions_as_written(filesystem(table, storage_options))
-        partitions = [
-            written.get(unquote(row["path"]), values) for row, values in zip(columns, partitions, strict=True)
-        ]
+        paths = [unquote(row["path"]) for row in columns]
+        partitions = _partitions_as_written(filesystem(table, storage_options), version, paths)
     # In the order of Spark's own source, by which an adopted offset counts files.
     ordered = sorted(zip(columns, partitions, strict=True), key=lambda each: _age(each[0]))
     # Add actions as deltalake lists them do not say if a file has a deletion vector.
@@ -197,8 +197,17 @@ def _has_instants(adds: pa.Table) -> bool:
     return any(pa.types.is_timestamp(kind) and kind.tz is not None for kind in kinds)
 
 
-def _partitions_as_written(system: pafs.FileSystem) -> dict[str, Partition]:
-    """Return the partition texts of the files that the log names, by path."""
+def _partitions_as_written(system: pafs.FileSystem, version: int, paths: Sequence[str]) -> list[Partition]:
+    """Return the partition texts of these files in the log. Raises `FileNotFoundError` if a file is not in the log any more."""
+    # Log cleanup may remove a commit after the listing. The next listing has the checkpoint that the cleanup left.
+    for _ in range(_LISTINGS):
+        found = _partitions_in_log(system)
+        if found.keys() >= set(paths):
+            return [found[path] for path in paths]
+    raise FileNotFoundError(f"version {version} cannot be opened any more: its log was cleaned up")
+
+
+def _partitions_in_log(system: pafs.FileSystem) -> dict[str, Partition]:
     found: dict[str, Partition] = {}
     # Recursive: sidecars of a checkpoint are in a folder of their own.
     for info in system.get_file_info(pafs.FileSelector(LOG, recursive=True)):

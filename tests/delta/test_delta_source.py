@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from spark_ckpt_delta import DeltaSource, changes, source
+from spark_ckpt_delta import log as delta_log
 from spark_ckpt_delta.changes import Position
 from spark_ckpt_delta.source import table_schema
 from spark_ckpt_delta.stream import DeltaSettings, DeltaStreamReader
@@ -323,6 +324,40 @@ def test_a_partitions_local_time_is_read_in_the_sessions_zone_as_by_spark(
 
     instants = [dt.datetime(2024, 7, 1, hour, 34, 56, 500_000, dt.UTC) for hour in (16, 12)]
     assert [row["at"] for row in found] == [*instants, None]
+
+
+def test_a_partitions_local_time_is_read_if_the_log_is_cleaned_after_its_listing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, columns = tmp_path / "table", pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+    DeltaTable.create(str(table), Schema.from_arrow(columns), partition_by=["at"])
+    pq.write_table(pa.table({"id": [1]}), table / "part.parquet")
+    file = {"size": (table / "part.parquet").stat().st_size, "modificationTime": 1, "dataChange": True}
+    tamper(table, {"add": {"path": "part.parquet", "partitionValues": {"at": "2024-07-01 12:34:56"}, **file}})
+
+    class Cleaned:
+        """Log cleanup runs after the first listing."""
+
+        def __init__(self, system: Any) -> None:
+            self._system = system
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._system, name)
+
+        def get_file_info(self, selector: Any) -> Any:
+            listed = self._system.get_file_info(selector)
+            if not (table / "_delta_log/_last_checkpoint").exists():
+                DeltaTable(str(table)).create_checkpoint()
+                for version in range(2):
+                    (table / f"_delta_log/{version:020d}.json").unlink()
+            return listed
+
+    system = delta_log.filesystem(str(table), {})
+    monkeypatch.setattr(delta_log, "filesystem", lambda table, options: Cleaned(system))
+
+    (found,) = delta_log.snapshot_files(str(table), {}, 1)
+
+    assert found.partition == (("at", "2024-07-01 12:34:56"),)
 
 
 def test_another_table_under_the_same_path_is_refused(table: Path) -> None:
