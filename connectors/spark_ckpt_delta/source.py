@@ -161,7 +161,8 @@ class DeltaSource:
 
     def columns(self, spark: SparkSession) -> StructType:
         """Return the columns that the table has now."""
-        return self.read(spark, self.end(spark)).schema
+        opened = self._open()
+        return self._stream(spark, opened, _end_of(opened)).schema
 
     def start(self, spark: SparkSession) -> Cursor:
         """Return the configured start as a cursor: a version, the newest snapshot, or the version after the newest.
@@ -187,10 +188,13 @@ class DeltaSource:
         position = Position.of(cursor)
         if str(opened.metadata().id) != position.table:
             raise another_table(self._settings.table)
-        schema, history = table_schema(opened), self._history(opened)
         # The driver checks: the same error in Spark's planner process would arrive as a failed query with a
         # traceback.
-        history.require(position, opened.version())
+        self._history(opened).require(position, opened.version())
+        return self._stream(spark, opened, position)
+
+    def _stream(self, spark: SparkSession, opened: DeltaTable, position: Position) -> DataFrame:
+        schema = table_schema(opened)
         # an absolute path: Python workers run in the folder where Java was started
         here = replace(self._settings, table=location(self._settings.table))
         kinds = [schema[name].dataType.typeName() for name in opened.metadata().partition_columns]
@@ -225,8 +229,7 @@ class DeltaSource:
 
     def end(self, spark: SparkSession) -> Cursor:
         """Return the position after the newest version."""
-        opened = self._open()
-        return Position(str(opened.metadata().id), opened.version() + 1).cursor()
+        return _end_of(self._open()).cursor()
 
     def reached(self, cursor: Cursor, end: Cursor) -> bool:
         """Return True if all versions before `end` are read."""
@@ -271,6 +274,10 @@ class DeltaSource:
     def _check_snapshot(self, newest: int) -> None:
         for file in snapshot_files(self._settings.table, self._settings.storage_options, newest):
             check_file(self._settings.table, file)
+
+
+def _end_of(opened: DeltaTable) -> Position:
+    return Position(str(opened.metadata().id), opened.version() + 1)
 
 
 def table_schema(opened: DeltaTable) -> StructType:

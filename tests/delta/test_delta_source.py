@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -119,6 +120,17 @@ def test_a_snapshot_is_read_although_the_table_is_compacted_in_between(table: Pa
 
     assert sorted(first + rest[:2]) == [0, 1, 2]
     assert rest[2:] == [3]
+
+
+def test_the_columns_are_those_of_one_version_and_cost_one_look_at_the_table(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[object] = []
+    monkeypatch.setattr(source, "open_table", lambda *where: opened.append(where) or delta_log.open_table(*where))
+
+    DeltaSource(str(table)).columns(MagicMock())
+
+    assert len(opened) == 1
 
 
 def test_latest_reads_only_what_is_appended_afterwards(table: Path) -> None:
