@@ -8,6 +8,7 @@ In a folder of Spark's streaming file sink (`_spark_metadata`), the files are th
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import weakref
@@ -224,9 +225,25 @@ class Directory:
                 if entry.name.startswith(_HIDDEN_STARTS):
                     continue
                 if entry.is_dir():
-                    folders += [f"{folder}{entry.name}/"] if self.recursive else []
+                    folders += [self._entered(folder, entry)] if self.recursive else []
                 elif not entry.name.endswith(_UNFINISHED_ENDS) and entry.is_file():
                     yield _utf8(self.path, folder + entry.name), entry
+
+    def _entered(self, folder: str, entry: os.DirEntry[str]) -> str:
+        """Return the name of a subfolder. Raises `SourceInvalid` for a link to one of the folders that contain it."""
+        name = f"{folder}{entry.name}"
+        # Without this check two such links would be followed in every order, 40 levels deep.
+        if entry.is_symlink():
+            here, target = Path(self.root, folder), Path(entry.path).resolve()
+            containing = (each for each in (here, *here.parents) if each.is_relative_to(self.root))
+            if any(each.resolve() == target for each in containing):
+                shown = os.fsencode(name).decode("utf-8", "backslashreplace")
+                raise SourceInvalid(
+                    f"{self.path}: {shown} is a link to a folder that contains it",
+                    hint="remove the link, or give it a name that starts with '_'",
+                    file=shown,
+                )
+        return f"{name}/"
 
     def _scanned(self, folder: str) -> list[os.DirEntry[str]]:
         try:
@@ -293,7 +310,9 @@ def _listing_errors(path: str) -> Iterator[None]:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise SourceInvalid(f"{path} does not exist", hint="create the directory, then start the job") from error
     except OSError as error:
-        raise SourceSilent(f"{path} cannot be listed: {error}") from error
+        # A link to itself is no outage.
+        kind = SourceInvalid if error.errno == errno.ELOOP else SourceSilent
+        raise kind(f"{path} cannot be listed: {error}") from error
     except (pa.ArrowException, UnicodeError) as error:
         raise SourceInvalid(f"{path} cannot be listed: {error}") from error
 

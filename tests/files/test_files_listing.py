@@ -68,6 +68,43 @@ def test_a_name_that_is_not_utf8_is_refused_and_renaming_it_is_the_cure(call: An
 
 
 @pytest.mark.parametrize("call", [Directory.files, Directory.names])
+@pytest.mark.parametrize("links", [{"a/up": "."}, {"x": ".", "y": "."}, {"a/b": "b", "b/a": "a"}])
+def test_links_that_lead_in_a_circle_are_refused_at_once_and_their_new_names_are_the_cure(
+    links: dict[str, str], call: Any, tmp_path: Path
+) -> None:
+    write(tmp_path, "a/1.csv")
+    write(tmp_path, "b/2.csv")
+    for link, target in links.items():
+        (tmp_path / link).symlink_to(tmp_path / target)
+    directory = Directory(str(tmp_path), recursive=True)
+
+    with pytest.raises(SourceInvalid) as caught:
+        call(directory)
+
+    assert not caught.value.retriable
+    for link in links:
+        (tmp_path / link).rename(tmp_path / link.replace("/", "/_") if "/" in link else tmp_path / f"_{link}")
+    assert len(call(directory)) == 2
+
+
+def test_a_link_to_another_folder_is_that_folder(tmp_path: Path) -> None:
+    write(tmp_path, "elsewhere/1.csv")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/day").symlink_to(tmp_path / "elsewhere")
+
+    assert names(Directory(str(tmp_path / "in"), recursive=True)) == ["day/1.csv"]
+
+
+def test_a_link_to_itself_is_no_outage(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").symlink_to(tmp_path / "a.csv")
+
+    with pytest.raises(SourceInvalid) as caught:
+        Directory(str(tmp_path)).files()
+
+    assert not caught.value.retriable
+
+
+@pytest.mark.parametrize("call", [Directory.files, Directory.names])
 def test_a_missing_directory_is_an_error_with_its_path(call: Any, tmp_path: Path) -> None:
     with pytest.raises(SourceInvalid, match="nowhere does not exist"):
         call(Directory(str(tmp_path / "nowhere")))
