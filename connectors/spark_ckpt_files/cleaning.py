@@ -7,6 +7,7 @@ repeat.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ class Cleaning:
                 f"{self.archive} is not on the file system of {source.path}: a move would be a copy",
                 hint="choose a sourceArchiveDir on the same file system",
             )
-        if f"{target.root}/".startswith(f"{source.root.rstrip('/')}/"):
+        if f"{_real(target)}/".startswith(f"{_real(source).rstrip('/')}/"):
             raise ConfigInvalid(
                 f"{self.archive} lies in {source.path}: archived files could be read again",
                 hint="choose a sourceArchiveDir outside of the directory",
@@ -121,6 +122,12 @@ class Cleaner:
             if not threading.main_thread().is_alive():  # the program ends; the next one finds the remaining files
                 return
             self._cleaning.remove(file)
+
+
+def _real(directory: Directory) -> str:
+    """Return the path of a directory without symbolic links; other file systems have none."""
+    is_local = isinstance(directory.system, pafs.LocalFileSystem)
+    return os.path.realpath(directory.root) if is_local else directory.root
 
 
 def _device(directory: Directory) -> int:

@@ -186,6 +186,18 @@ def test_an_archive_inside_the_directory_is_refused(tmp_path: Path) -> None:
         Cleaning(Directory(str(tmp_path / "in")), "archive", str(tmp_path / "in" / "done")).check()
 
 
+@pytest.mark.parametrize("linked", ["in", "archive"])
+def test_an_archive_that_is_inside_the_directory_by_a_link_is_refused(linked: str, tmp_path: Path) -> None:
+    """Each archived file would be read again, and archived again."""
+    (tmp_path / "real/done").mkdir(parents=True)
+    link = tmp_path / linked
+    link.symlink_to(tmp_path / ("real" if linked == "in" else "real/done"))
+    source, archive = (link, tmp_path / "real/done") if linked == "in" else (tmp_path / "real", link)
+
+    with pytest.raises(ConfigInvalid, match="could be read again"):
+        Cleaning(Directory(str(source), recursive=True), "archive", str(archive)).check()
+
+
 def test_an_archive_on_another_file_system_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigInvalid, match="not on the file system"):
         Cleaning(Directory(str(tmp_path / "in")), "archive", "/proc/archive").check()
