@@ -49,7 +49,7 @@ class Registry:
         return cls(given) if isinstance(given, str) else given
 
     def client(self) -> SchemaRegistryClient:
-        """Return this process's client, which caches schemas."""
+        """Return this process's client, which caches schemas. Asks no server. Raises `ConfigInvalid` for wrong options."""
         return _client(self)
 
     def __hash__(self) -> int:
@@ -61,7 +61,13 @@ class Registry:
 def _client(registry: Registry) -> SchemaRegistryClient:
     from confluent_kafka.schema_registry import SchemaRegistryClient
 
-    return SchemaRegistryClient({"url": registry.url, **registry.options})
+    try:
+        return SchemaRegistryClient({"url": registry.url, **registry.options})
+    except (TypeError, ValueError) as error:
+        raise ConfigInvalid(
+            f"Confluent's client refuses the registry's options: {error}",
+            hint="Registry(url, options) takes the options of confluent_kafka.schema_registry.SchemaRegistryClient",
+        ) from error
 
 
 def typed(error: Exception, where: str, *, writes: bool = False) -> Exception:
