@@ -51,6 +51,33 @@ def test_the_newest_version_is_the_newest_epoch(spark: SparkSession, tmp_path: P
     assert rows[0].version == world.store.state(OPERATOR).version(5)
 
 
+def test_the_query_of_the_page_about_state_reads_an_epoch(spark: SparkSession, tmp_path: Path) -> None:
+    world = world_with_history(tmp_path)
+    state = world.store.state(OPERATOR)
+    page = (Path(__file__).parents[2] / "docs" / "state.md").read_text()
+    query = page.partition("```sql\n")[2].partition("```")[0]
+    for asked, here in (
+        ("<store>/state/totals", state.location.uri),
+        ("PARTITION BY customer", "PARTITION BY k"),
+        ("AS OF 7", f"AS OF {state.version(5)}"),
+    ):
+        assert asked in query
+        query = query.replace(asked, here)
+
+    assert {row.k: row.v for row in spark.sql(query).collect()} == world.expected[5]
+
+
+def test_the_python_api_of_the_extra_delta_reads_the_tables_of_a_store(spark: SparkSession, tmp_path: Path) -> None:
+    from delta.tables import DeltaTable
+
+    world = world_with_history(tmp_path)
+    state = world.store.state(OPERATOR)
+    opened = DeltaTable.forPath(spark, state.location.uri)
+
+    assert opened.history(1).collect()[0].version == state.version(5)
+    assert {row.k for row in opened.toDF().collect()} == {"a", "b", "c", "d"}
+
+
 def test_an_outbox_is_a_plain_delta_table_of_the_staged_rows(spark: SparkSession, tmp_path: Path) -> None:
     world = world_with_history(tmp_path)
 
