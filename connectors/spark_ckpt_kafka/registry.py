@@ -63,10 +63,11 @@ def _client(registry: Registry) -> SchemaRegistryClient:
 
     try:
         return SchemaRegistryClient({"url": registry.url, **registry.options})
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, FileNotFoundError) as error:
         raise ConfigInvalid(
             f"Confluent's client refuses the registry's options: {error}",
-            hint="Registry(url, options) takes the options of confluent_kafka.schema_registry.SchemaRegistryClient",
+            hint="Registry(url, options) takes the options of confluent_kafka.schema_registry.SchemaRegistryClient; files that "
+            "they name, such as ssl.ca.location, have to be on each worker",
         ) from error
 
 

@@ -499,10 +499,11 @@ def test_secrets_of_the_registry_are_not_shown():
     assert "hunter2" not in repr(Avro(Registry("http://x:1", {"basic.auth.user.info": "me:hunter2"}), READER))
 
 
-def test_an_option_that_confluents_client_refuses_is_reported_and_no_bad_record(server):
+@pytest.mark.parametrize("options", [{"basic.auth.user": "me"}, {"ssl.ca.location": "/nowhere/ca.pem"}])
+def test_an_option_that_confluents_client_refuses_is_reported_and_no_bad_record(options, server):
     good = AvroSerializer(client(server), WRITER)({"id": 7, "secret": "x", "amount": 2.5}, CONTEXT)
     with pytest.raises(ConfigInvalid):
-        decoded(Avro(Registry(server.url, {"basic.auth.user": "me"}), READER, on_error="null"), good)
+        decoded(Avro(Registry(server.url, options), READER, on_error="null"), good)
 
 
 def test_a_registry_takes_options_with_lists_and_mappings_and_keeps_one_client():
