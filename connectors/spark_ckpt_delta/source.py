@@ -272,7 +272,12 @@ class DeltaSource:
             )
 
     def _check_snapshot(self, newest: int) -> None:
-        for file in snapshot_files(self._settings.table, self._settings.storage_options, newest):
+        try:
+            files = snapshot_files(self._settings.table, self._settings.storage_options, newest)
+        except FileNotFoundError as error:
+            # The version was the newest one a moment ago.
+            raise SourceSilent(f"{self._settings.table}: {error}", hint="start the job again") from error
+        for file in files:
             check_file(self._settings.table, file)
 
 

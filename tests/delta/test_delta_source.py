@@ -692,6 +692,20 @@ def test_a_start_names_the_available_versions(table: Path) -> None:
         DeltaSource(str(table), start=9).start(NO_SPARK)
 
 
+def test_a_log_that_is_cleaned_during_a_start_is_reported_and_the_next_start_succeeds(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cleaned(*where: object) -> None:
+        raise FileNotFoundError("version 1 cannot be opened any more")
+
+    append(table, [[0]])
+    with monkeypatch.context() as meanwhile, pytest.raises(SourceSilent):
+        meanwhile.setattr(source, "snapshot_files", cleaned)
+        start(table)
+
+    assert read_on(table, start(table), 1)[0] == [0]
+
+
 def test_check_refuses_a_path_without_a_table(tmp_path: Path) -> None:
     with pytest.raises(SourceInvalid, match="not a Delta table"):
         DeltaSource(str(tmp_path)).check(NO_SPARK)
