@@ -13,13 +13,6 @@ from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import EpochDamaged
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    world = World(tmp_path / "store")
-    world.begin()
-    return world
-
-
 def paths(*manifests: Manifest) -> set[str]:
     return {file.path for manifest in manifests for file in manifest.edges[EDGE].files}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from store_world import ELSEWHERE, JOB, OPERATOR, Clock, World
+from store_world import ELSEWHERE, JOB, OPERATOR, Clock
 
 from spark_ckpt.epochs.records import MaintenanceEnded, MaintenanceLeased
 from spark_ckpt.epochs.retention import Retention
@@ -13,13 +13,6 @@ from spark_ckpt.store.spark_state import Known, Moment
 from spark_ckpt.store.store import Store
 
 KEEP = Retention(keep_last=1, slack=0)
-
-
-@pytest.fixture
-def world(tmp_path):
-    world = World(tmp_path / "store")
-    world.begin()
-    return world
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from store_world import SINK, World
 
@@ -11,13 +9,6 @@ from spark_ckpt.epochs.records import EpochBrief, Folded, Published, SinkAck
 from spark_ckpt.epochs.retention import Retention, kept_epochs
 from spark_ckpt.epochs.unpublished import UnpublishedEpochs
 from spark_ckpt.errors import PublishConflict
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    world = World(tmp_path / "store")
-    world.begin()
-    return world
 
 
 def ack(world: World, epoch: int) -> None:

@@ -14,13 +14,6 @@ from spark_ckpt.epochs.ways_back import choice_unseen, way_back
 from spark_ckpt.errors import PublishConflict, PublishFailed
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    world = World(tmp_path / "store")
-    world.begin()
-    return world
-
-
 def back_from(world: World, epoch: int, path: str) -> int | None:
     error = damaged(path, "is missing", epoch=epoch, expected="5 bytes")
     log = world.store.log

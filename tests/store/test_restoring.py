@@ -18,13 +18,6 @@ from spark_ckpt.store.spark_state import Known, Moment
 from spark_ckpt.store.store import Store
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    world = World(tmp_path / "store")
-    world.begin()
-    return world
-
-
 def remove_newest_state_file(world: World, tmp_path: Path) -> None:
     (tmp_path / "store/state" / OPERATOR / world.line.chain[-1].path).unlink()
 

@@ -30,13 +30,6 @@ from spark_ckpt.store.trim import HORIZON_MS, TRIM_EVERY_MS
 NO_STEP = durable.on_step
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    world = World(tmp_path / "store")
-    world.begin()
-    return world
-
-
 def files_below(folder: Path) -> set[str]:
     return {path.name for path in folder.glob("*.parquet")}
 

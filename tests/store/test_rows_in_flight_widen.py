@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -22,13 +21,6 @@ NARROW, WIDE = (
     "k string, v int, inner struct<a:int>",
     "k string, v bigint, inner struct<a:bigint,b:string>, note string",
 )
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    world = World(tmp_path / "store")
-    world.begin()
-    return world
 
 
 def segment(world: World, columns: str, *rows: dict[str, object]) -> StagedFileRecord:

@@ -18,13 +18,6 @@ from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.state_table import newest_rows
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    world = World(tmp_path / "store")
-    world.begin()
-    return world
-
-
 def state_table(world: World, version: int | None = None) -> DeltaTable:
     return DeltaTable(world.store.state(OPERATOR).location.uri, version=version)
 
