@@ -24,11 +24,6 @@ Held = Callable[[str], Path | None]
 """Lookup of a held file by its path below the table; None for a file that no point holds."""
 
 
-def nowhere(path: str) -> Path | None:
-    """Return None: no file is held."""
-    return None
-
-
 def hold(table: Table, version: int, positions: Iterable[DeltaPosition], folder: Path) -> list[PinnedFile]:
     """Link the files that the table needs to roll back to a version, with readers at these positions.
 

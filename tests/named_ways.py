@@ -37,7 +37,6 @@ _OPTION = re.compile(r"--?[a-z][a-z-]*")
 _CALL = re.compile(r"\b(\w+)\(((?:[^()`\n]|\([^()]*\))*)\)")
 _KEYWORD = re.compile(r"(?<![\w.'\"/-])([a-z_][A-Za-z_]*)=(?!=)")
 _CONF = re.compile(re.escape(CONF_PREFIX) + r"[a-z_]+(?:\.[a-z_]+)*")
-_FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _PROSE = frozenset({"that", "job", "itself"})
 """Words that follow the program's name in a sentence about it."""
 
