@@ -9,13 +9,13 @@ from pathlib import Path
 
 from integration_tests.campaign.hard_input import feeding as growing
 from integration_tests.campaign.trial import Results
+from integration_tests.campaign.zombies import check_fenced
 from integration_tests.survival.graph_feed import Feed, feeding
 from integration_tests.survival.graphs import sparks_output
 from integration_tests.survival.kills import IN_DRIVER, Kill, at_point, at_random
 from integration_tests.survival.process import Driver
 
 POINTS = (*IN_DRIVER, "STAGED")
-FENCED_CODE = 4
 TAKING_OVER = ("--takeover", "--lease", "10 minutes")
 REST = ("--batch-files", "200")
 """Timeout of the end: on a loaded machine thousands of files wait then."""
@@ -59,18 +59,10 @@ def _woken(feed: Feed, zombie: Driver, draw: random.Random) -> tuple[Driver, str
         zombie.wait_for_events("committed", 1)
         time.sleep(draw.uniform(0, 1.5))  # a random moment of the freeze
     zombie.stop()
-    seen = len(zombie.events())
     feed.put()
     successor, why = feed.lives.start(), ""
     try:
-        successor.wait_for_events("started", 1)
-        time.sleep(draw.uniform(0, 2))  # a random moment of the wake-up
-        zombie.resume()
-        code = zombie.wait_for_end()
-        said = [event["condition"] for event in zombie.events("failed")]
-        assert (code, said) == (FENCED_CODE, ["CKPT_FENCED"]), f"ended with {code}, {said}\n{zombie.log()}"
-        late = [event for event in zombie.events()[seen:] if event["event"] == "committed"]
-        assert not late, f"committed after its successor began: {late}"
+        check_fenced(zombie, successor, draw)
     except AssertionError as error:
         why = str(error)
     finally:

@@ -46,19 +46,11 @@ def _one(job: KafkaJob, zombie: Driver, draw: random.Random, point: str, number:
         zombie.wait_for_events("committed", 1)
         time.sleep(draw.uniform(0, 1.5))  # a random moment of the freeze
     zombie.stop()
-    seen = len(zombie.events())
     job.ledger.write(RECORDS_A_LIFE)
     successor = _start(job, point, number)
     why = ""
     try:
-        successor.wait_for_events("started", 1)
-        time.sleep(draw.uniform(0, 2))  # a random moment of the wake-up
-        zombie.resume()
-        code = zombie.wait_for_end()
-        said = [event["condition"] for event in zombie.events("failed")]
-        assert (code, said) == (FENCED_CODE, ["CKPT_FENCED"]), f"ended with {code}, {said}\n{zombie.log()}"
-        late = [event for event in zombie.events()[seen:] if event["event"] == "committed"]
-        assert not late, f"committed after its successor began: {late}"
+        check_fenced(zombie, successor, draw)
         job.check_watcher()
     except AssertionError as error:
         why = str(error)
@@ -66,3 +58,16 @@ def _one(job: KafkaJob, zombie: Driver, draw: random.Random, point: str, number:
         zombie.kill()
     results.add(f"frozen, its publisher at {point}" if point else "frozen at a random moment", why=why)
     return successor
+
+
+def check_fenced(zombie: Driver, successor: Driver, draw: random.Random) -> None:
+    """Wake a frozen driver after its successor began: it ends as fenced, and commits nothing."""
+    seen = len(zombie.events())
+    successor.wait_for_events("started", 1)
+    time.sleep(draw.uniform(0, 2))  # a random moment of the wake-up
+    zombie.resume()
+    code = zombie.wait_for_end()
+    said = [event["condition"] for event in zombie.events("failed")]
+    assert (code, said) == (FENCED_CODE, ["CKPT_FENCED"]), f"ended with {code}, {said}\n{zombie.log()}"
+    late = [event for event in zombie.events()[seen:] if event["event"] == "committed"]
+    assert not late, f"committed after its successor began: {late}"
