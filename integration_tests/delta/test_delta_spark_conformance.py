@@ -6,27 +6,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from spark_ckpt_delta import DeltaSink
 
 from spark_ckpt.testing import SinkConformance, SinkSubject
+from tests.delta.test_delta_sink_conformance import rows, shown
 
 pytestmark = pytest.mark.spark
-
-
-def rows(epoch: int) -> pa.Table:
-    ids = range(epoch * 10, epoch * 10 + 4)
-    return pa.table({"id": pa.array(ids, pa.int64()), "city": ["Oslo", "a/b=c%", "Oslo", None]})
-
-
-def shown(table: Path) -> list[dict[str, Any]]:
-    if not DeltaTable.is_deltatable(str(table)):
-        return []
-    found: list[dict[str, Any]] = pa.table(DeltaTable(str(table)).scan().read_all()).to_pylist()
-    return found
 
 
 def subject(spark: SparkSession, folder: Path, **options: Any) -> SinkSubject:

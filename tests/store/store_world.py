@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -197,6 +197,21 @@ class World:
 
     def state_at(self, epoch: int) -> dict[str, int]:
         return as_dict(self.store.state(OPERATOR).read(epoch))
+
+
+def two_epochs(folder: Path, keys: Sequence[str]) -> World:
+    """Create two epochs: all keys, then some new values and some deletions; then end the driver."""
+    world = World(folder)
+    world.begin()
+    world.epoch(dict.fromkeys(keys, 1), full=True)
+    world.epoch({**dict.fromkeys(keys[:20], 2), **dict.fromkeys(keys[20:30])}, acked=1)
+    world.store.log.release(world.line.incarnation)
+    return world
+
+
+def opened(world: World) -> Store:
+    """Open the world's store as another process does."""
+    return Store.open(world.store.location.uri, JOB, now_ms=world.clock)
 
 
 def snapshot_of(chain: tuple[StateFile, ...]) -> OperatorSnapshot:

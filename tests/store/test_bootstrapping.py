@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_world import ELSEWHERE, JOB, OPERATOR, World
+from store_world import ELSEWHERE, OPERATOR, World, opened, two_epochs
 
 from spark_ckpt.driver.maintenance.bootstrap import Origin, bootstrap
 from spark_ckpt.epochs.retention import Retention
@@ -17,20 +17,6 @@ from spark_ckpt.store.store import Store
 KEYS = [f"key{number}" for number in range(30)]
 
 
-def world_in(folder: Path) -> World:
-    """Create two epochs: all keys, then some new values and some deletions; then end the driver."""
-    world = World(folder)
-    world.begin()
-    world.epoch(dict.fromkeys(KEYS, 1), full=True)
-    world.epoch({**dict.fromkeys(KEYS[:20], 2), **dict.fromkeys(KEYS[20:30])}, acked=1)
-    world.store.log.release(world.line.incarnation)
-    return world
-
-
-def opened(world: World) -> Store:
-    return Store.open(world.store.location.uri, JOB, now_ms=world.clock)
-
-
 def state(store: Store, operator: str) -> dict[str, int]:
     rows = store.state(operator).read(store.log.state().latest).to_pylist()
     return {row["k"]: row["v"] for row in rows}
@@ -38,7 +24,7 @@ def state(store: Store, operator: str) -> dict[str, int]:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return world_in(tmp_path / "store")
+    return two_epochs(tmp_path / "store", KEYS)
 
 
 @pytest.mark.parametrize(("epoch", "value", "keys"), [(1, 1, KEYS), (2, 2, KEYS[:20])])
@@ -65,7 +51,7 @@ def test_the_rest_of_the_epoch_and_its_unpublished_epochs_stay(world: World) -> 
 
 
 def test_the_state_may_come_from_another_jobs_store(world: World, tmp_path: Path) -> None:
-    other = opened(world_in(tmp_path / "other"))
+    other = opened(two_epochs(tmp_path / "other", KEYS))
     store = opened(world)
     bootstrap(store, "new", Origin(other, 1, OPERATOR))
     assert state(store, "new") == dict.fromkeys(KEYS, 1)

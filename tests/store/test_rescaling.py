@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from store_world import ELSEWHERE, JOB, OPERATOR, World, key_hash
+from store_world import ELSEWHERE, JOB, OPERATOR, World, key_hash, opened, two_epochs
 
 from spark_ckpt.driver.maintenance import dealing
 from spark_ckpt.driver.maintenance.rescale import rescale
@@ -26,17 +26,7 @@ KEYS = [f"key{number}" for number in range(60)]
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """Create two epochs: all keys, then some new values and some deletions; then end the driver."""
-    world = World(tmp_path / "store")
-    world.begin()
-    world.epoch(dict.fromkeys(KEYS, 1), full=True)
-    world.epoch({**dict.fromkeys(KEYS[:20], 2), **dict.fromkeys(KEYS[20:30])}, acked=1)
-    world.store.log.release(world.line.incarnation)
-    return world
-
-
-def opened(world: World) -> Store:
-    return Store.open(world.store.location.uri, JOB, now_ms=world.clock)
+    return two_epochs(tmp_path / "store", KEYS)
 
 
 def newest(store: Store) -> Manifest:
