@@ -66,6 +66,13 @@ def an_outage_of_the_log_is_no_silence_of_the_holder(kind: Kind) -> None:
     assert taken(kind, *looks(0, 1_000), *looks(21_000, 21_000 + TTL_MS)) != []
 
 
+def a_slow_log_delays_a_takeover_and_does_not_prevent_it(kind: Kind) -> None:
+    """Each read takes longer than the gap that is taken for an outage."""
+    slow = [read(at) for at in range(0, 60_000, GAP_MS + LOOK_MS)]
+    assert taken(kind, *slow[:3]) == []
+    assert [each.token for each in taken(kind, *slow)] == [1]
+
+
 def asks_once_until_it_is_answered(kind: Kind) -> None:
     assert len(taken(kind, *looks(0, 10_000), HolderGone(1))) == 1
 
@@ -88,6 +95,7 @@ RULES: list[Callable[[Kind], None]] = [
     takes_from_a_dead_process_at_once,
     proof_against_an_earlier_holder_proves_nothing,
     an_outage_of_the_log_is_no_silence_of_the_holder,
+    a_slow_log_delays_a_takeover_and_does_not_prevent_it,
     asks_once_until_it_is_answered,
     waits_again_when_another_was_faster,
     has_nothing_more_to_take_when_it_leads,
@@ -147,6 +155,16 @@ class CountsOutages(Standby):
         super().__init__(margin_ms, 10**9)
 
 
+class TakesSlowReadsForOutages(Standby):
+    """Does not count any part of a long gap between two reads."""
+
+    def _learn(self, event: LeaseRead) -> None:
+        known = self.watched
+        super()._learn(event)
+        if known is not None and self.watched is not None and self.watched != known:
+            self.watched = replace(self.watched, since_ms=event.local_ms)
+
+
 class RestartsAfterEachRead(Standby):
     """Takes every read for a pause."""
 
@@ -183,6 +201,7 @@ BUGS: list[tuple[Kind, Callable[[Kind], None]]] = [
     (BelievesAnyProof, proof_against_an_earlier_holder_proves_nothing),
     (IgnoresProof, takes_from_a_dead_process_at_once),
     (CountsOutages, an_outage_of_the_log_is_no_silence_of_the_holder),
+    (TakesSlowReadsForOutages, a_slow_log_delays_a_takeover_and_does_not_prevent_it),
     (RestartsAfterEachRead, takes_over_one_look_after_the_term),
     (AsksAgainAndAgain, asks_once_until_it_is_answered),
     (GivesUpWhenItLost, waits_again_when_another_was_faster),
