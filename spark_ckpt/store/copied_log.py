@@ -15,7 +15,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from spark_ckpt.delta_files import LOG, commit_name, log_file
-from spark_ckpt.store.location import Location
+from spark_ckpt.store.location import FileInfo, Location
 from spark_ckpt.temporary_folder import TemporaryFolder
 
 _HINT = "_last_checkpoint"
@@ -42,11 +42,16 @@ def log_files(location: Location, after: int = -1) -> dict[tuple[int, str], str]
 
     `after`: a version; only later ones are returned.
     """
+    return {file: info.path for file, info in listed_log(location, after).items()}
+
+
+def listed_log(location: Location, after: int = -1) -> dict[tuple[int, str], FileInfo]:
+    """Return the files of `log_files` with their sizes and times."""
     # A store that cannot list from a name on returns all of them.
     listed = location.list(LOG, commit_name(after) if after >= 0 else "")
-    found = ((log_file(info.path.removeprefix(f"{LOG}/")), info.path) for info in listed)
+    found = ((log_file(info.path.removeprefix(f"{LOG}/")), info) for info in listed)
     kinds = ("json", "checkpoint.parquet")
-    return {file: path for file, path in found if file is not None and file[0] > after and file[1] in kinds}
+    return {file: info for file, info in found if file is not None and file[0] > after and file[1] in kinds}
 
 
 def open_copy(location: Location) -> CopiedTable | None:

@@ -40,10 +40,11 @@ _LIST_RATHER_THAN_ASK = 64
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """One file below a location. `path` is relative to it."""
+    """One file below a location. `path` is relative to it, `modified_ms` by the store's clock, ms since 1970 UTC."""
 
     path: str
     size_bytes: int
+    modified_ms: int
 
 
 class Written(NamedTuple):
@@ -243,10 +244,11 @@ class Location:
             # pyarrow's file selector cannot begin at a name.
             later = list_objects(self.uri, self.storage_options, prefix, after) if after else None
             if later is not None:
-                return [FileInfo(path, size) for path, size in later.items()]
+                return [FileInfo(*each) for each in later]
             selector = pafs.FileSelector(valid_path(prefix) if prefix else "", recursive=True, allow_not_found=True)
             found = pafs.PyFileSystem(self.handler()).get_file_info(selector)
-        return [FileInfo(info.path, info.size) for info in found if info.type == pafs.FileType.File]
+        files = (info for info in found if info.type == pafs.FileType.File)
+        return [FileInfo(info.path, info.size, info.mtime_ns // 1_000_000) for info in files]
 
     def entries(self) -> builtins.list[str]:
         """Return the names of files and folders directly in this folder."""

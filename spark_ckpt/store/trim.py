@@ -7,7 +7,8 @@ log.
 Deleting a file makes its version number free again. A writer that slept must not take that number unnoticed. Two rules
 prevent that:
 
-- `LogTable.append` reads the log again when a minute has passed since its last read. That is less than any horizon.
+- `LogTable.append` reads the log again when a minute has passed since its last read. That is less than any horizon. In an
+  object store the times of its own listing count, too: the clock of this host may be ahead.
 - On a file system the oldest commit is deleted first. So the number before a free one is free, too, and
   `delta_log.commit` requires that predecessor.
 
@@ -18,8 +19,9 @@ epoch log and decide nothing.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from itertools import takewhile
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -27,8 +29,8 @@ from deltalake.exceptions import DeltaError
 from spark_ckpt.delta_files import LOG, TableCommit
 from spark_ckpt.errors import EpochDamaged, LogDamaged, StoreOutage
 from spark_ckpt.store import delta_log
-from spark_ckpt.store.copied_log import log_files
-from spark_ckpt.store.location import Location
+from spark_ckpt.store.copied_log import listed_log
+from spark_ckpt.store.location import FileInfo, Location
 from spark_ckpt.store.schemas import read_schema
 
 HORIZON_MS = 3_600_000
@@ -56,8 +58,8 @@ def trim(location: Location, keep_versions: Collection[int], now_ms: int) -> int
 
     A log with an unreadable commit, or one that another process trims, is left unchanged. `now_ms`: ms since 1970 UTC.
     """
-    files = log_files(location)
-    commits = sorted(version for version, kind in files if kind == "json")
+    files = listed_log(location)
+    commits = _old_in_store(location, files)
     checkpoints = {version for version, kind in files if kind != "json"}
     try:
         end = _first_young(location, commits, old_before_ms(location, now_ms))
@@ -66,12 +68,22 @@ def trim(location: Location, keep_versions: Collection[int], now_ms: int) -> int
     # Readers of the newest version begin at this checkpoint and need no commit before it.
     bound = max((version for version in checkpoints if version <= end), default=0)
     spared = {version for version in keep_versions if version < bound}
-    gone = [path for (version, _), path in sorted(files.items()) if version < bound and version not in spared]
+    gone = [info.path for (version, _), info in sorted(files.items()) if version < bound and version not in spared]
     # Checkpoints first, and only if they can be read back: deletion is safe only after that.
     if len(gone) < _WORTHWHILE or not _checkpointed(location, spared - checkpoints, bound):
         return 0
     location.delete(gone)
     return len(gone)
+
+
+def _old_in_store(location: Location, files: Mapping[tuple[int, str], FileInfo]) -> list[int]:
+    """Return the versions of commits that are old by the store's own clock; on a file system all of them."""
+    commits = {version: info.modified_ms for (version, kind), info in sorted(files.items()) if kind == "json"}
+    if location.local is not None:
+        return list(commits)  # the second rule needs no clock
+    # The newest file was written now at the latest.
+    before_ms = old_before_ms(location, max((info.modified_ms for info in files.values()), default=0))
+    return list(takewhile(lambda version: commits[version] < before_ms, commits))
 
 
 def _first_young(location: Location, commits: Sequence[int], older_than_ms: int) -> int:

@@ -96,15 +96,16 @@ def read_object(uri: str, options: Mapping[str, str], path: str) -> bytes | None
     return None if store is None else bytes(obstore.get(store, path).bytes())
 
 
-def list_objects(uri: str, options: Mapping[str, str], folder: str, after: str) -> dict[str, int] | None:
-    """Return paths and sizes in bytes of the files in `folder` whose names sort after `after`; None if delta-rs has to
-    list them. Raises `UploadFailed`.
+def list_objects(uri: str, options: Mapping[str, str], folder: str, after: str) -> list[tuple[str, int, int]] | None:
+    """Return path, size in bytes and time (ms since 1970 UTC) of the files in `folder` whose names sort after `after`; None
+    if delta-rs has to list them. Raises `UploadFailed`.
     """
     store = _store(uri, tuple(sorted(options.items())))
     if store is None:
         return None
     pages = obstore.list(store, folder, offset=f"{folder}/{after}")  # the object store skips the names before it
-    return {each["path"]: each["size"] for page in pages for each in page}
+    found = (each for page in pages for each in page)
+    return [(each["path"], each["size"], round(each["last_modified"].timestamp() * 1000)) for each in found]
 
 
 def delete_objects(uri: str, options: Mapping[str, str], paths: Sequence[str]) -> bool:

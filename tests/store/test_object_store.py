@@ -22,11 +22,13 @@ from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import EpochDamaged, Fenced, StoreForeign, StoreUnreachable
 from spark_ckpt.store import delta_log, location
 from spark_ckpt.store.copied_log import log_files
-from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.store.epoch_log import EpochLog, wall_ms
 from spark_ckpt.store.folders import folders
 from spark_ckpt.store.location import Location
+from spark_ckpt.store.log_table import FOLD_AFTER
 from spark_ckpt.store.spark_state import Known, Moment, SparkStates
 from spark_ckpt.store.store import Store
+from spark_ckpt.store.trim import HORIZON_MS
 
 pytest.importorskip("moto.server", reason="needs moto[server], part of the test extra")
 
@@ -141,6 +143,19 @@ def test_a_commit_of_another_process_is_read_once_and_an_own_one_never(
         assert requests.since() == {"LIST": 1, "GET": 2, "HEAD": 1}, "the check, their commit, the file of their row"
         ours.state()
         assert requests.since() == {"LIST": 1}
+
+
+def test_a_clock_that_is_a_day_ahead_deletes_no_commit_of_the_last_hour(uri: str, options: dict[str, str]) -> None:
+    """A writer that slept for some seconds would take the number of a deleted commit for a free one."""
+    world = World(uri, options=options)
+    world.begin()
+    while world.store.log.state().lease_token < FOLD_AFTER + 8:
+        world.store.log.renew(world.line.incarnation, 30_000)
+    epochs = world.store.location.child("epochs")
+    before = log_files(epochs)
+    assert any(kind != "json" for _, kind in before), "a checkpoint allows a deletion"
+    world.store.log.trim(wall_ms() + 24 * HORIZON_MS)
+    assert log_files(epochs).keys() >= before.keys()
 
 
 def test_a_log_that_another_process_trimmed_is_copied_from_its_checkpoint(uri: str, options: dict[str, str]) -> None:

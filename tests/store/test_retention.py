@@ -22,7 +22,7 @@ from spark_ckpt.errors import EpochNotFound, Fenced
 from spark_ckpt.store import data_table, durable, epoch_log
 from spark_ckpt.store import trim as trim_module
 from spark_ckpt.store.epoch_log import EpochLog
-from spark_ckpt.store.location import Location
+from spark_ckpt.store.location import FileInfo, Location
 from spark_ckpt.store.log_rows import manifest_of
 from spark_ckpt.store.log_table import LogRow
 from spark_ckpt.store.trim import HORIZON_MS, TRIM_EVERY_MS
@@ -282,14 +282,14 @@ def test_the_versions_of_kept_epochs_cost_a_read_per_commit(world: World, monkey
 def test_a_log_that_another_process_trims_is_left_to_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit was deleted after the listing."""
     world.epoch({"a": 1}, full=True, acked=1)
-    location, before = world.store.state(OPERATOR).location, trim_module.log_files
+    location, before = world.store.state(OPERATOR).location, trim_module.listed_log
 
-    def overtaken(location: Location) -> dict[tuple[int, str], str]:
+    def overtaken(location: Location) -> dict[tuple[int, str], FileInfo]:
         listed = before(location)
-        location.delete(listed.values())
+        location.delete(info.path for info in listed.values())
         return listed
 
-    monkeypatch.setattr(trim_module, "log_files", overtaken)
+    monkeypatch.setattr(trim_module, "listed_log", overtaken)
     assert trim_module.trim(location, [], world.clock.ms) == 0
 
 
