@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_ckpt.driver.maintenance import materializing
+from spark_ckpt.driver.maintenance import delegating, materializing
 from spark_ckpt.driver.maintenance.materializing import Materializing
 from spark_ckpt.epochs.retention import RetentionReport
-from spark_ckpt.errors import LogDamaged
+from spark_ckpt.errors import LogDamaged, StoreUnreachable
 
 WAIT_S = 120
 
@@ -20,6 +20,7 @@ class Store:
         self.shown = []
         self.damages = []
         self.first = threading.Event()
+        self.retained = threading.Event()
 
     def materialize(self, manifest):
         self.shown.append(manifest)
@@ -28,6 +29,7 @@ class Store:
     def retain(self, policy):
         if self.damages:
             raise self.damages.pop()
+        self.retained.set()
         return RetentionReport()
 
 
@@ -56,8 +58,11 @@ def shown(monkeypatch, delegation, request):
     monkeypatch.setattr(
         materializing, "InputRetention", lambda plan: SimpleNamespace(follow=lambda report: None, hold=lambda: None)
     )
+    monkeypatch.setattr(delegating, "LOOK_S", 0.01)
+    monkeypatch.setattr(materializing, "REST_S", 0.01)
     store, failed = Store(), []
     kept = {"keep_epochs": 3, "keep_age_ms": 0, "keep_for_readers_ms": 0, "thinned_ms": 0}
+    kept["store_patience_ms"] = 3_600_000
     config = SimpleNamespace(standby_interval_ms=getattr(request, "param", None), **kept)
     plan = SimpleNamespace(store=store, config=config, job="orders")
     thread = Materializing(plan, 1, lambda event: None, failed.append, lambda waits: None)
@@ -86,6 +91,31 @@ def test_a_damaged_log_of_a_table_ends_no_job(shown):
     thread.close()
     thread.join(WAIT_S)
     assert store.shown == [1, 1]
+
+
+def test_an_outage_of_the_store_delays_maintenance_and_ends_no_incarnation(shown):
+    store, ask, thread = shown
+    store.damages = [StoreUnreachable("timeout"), StoreUnreachable("timeout")]
+    ask(1)
+    assert store.retained.wait(WAIT_S)
+    thread.close()
+    thread.join(WAIT_S)
+    assert store.shown == [1, 1, 1]
+
+
+def test_an_outage_longer_than_store_patience_ends_the_incarnation(monkeypatch, delegation):
+    monkeypatch.setattr(materializing, "MaintenanceDelegation", lambda *of: delegation)
+    monkeypatch.setattr(materializing, "InputRetention", lambda plan: SimpleNamespace(hold=lambda: None, follow=None))
+    store, failed, outage = Store(), [], StoreUnreachable("timeout")
+    store.damages = [outage]
+    kept = {"keep_epochs": 3, "keep_age_ms": 0, "keep_for_readers_ms": 0, "thinned_ms": 0}
+    config = SimpleNamespace(standby_interval_ms=None, store_patience_ms=0, **kept)
+    plan = SimpleNamespace(store=store, config=config, job="orders")
+    thread = Materializing(plan, 1, lambda event: None, failed.append, lambda waits: None)
+    thread.start()
+    thread.ask(SimpleNamespace(manifest=1, consumed_segments={}))
+    thread.join(WAIT_S)
+    assert failed == [outage]
 
 
 def test_closing_does_not_wait_for_the_pause_between_epochs(monkeypatch, shown):

@@ -1,6 +1,7 @@
 """Background maintenance: a thread updates the store's tables to the committed epochs and applies retention.
 
-All of it can be repeated and no commit depends on it, so no commit waits for it. If commits come faster than the
+All of it can be repeated and no commit depends on it, so no commit waits for it, and an outage of the store only delays it: at
+most `store_patience`. If commits come faster than the
 updates, the thread skips to the newest one. It pauses between two updates, since it takes disk and Python's lock from
 the batches. With a standby, the standby maintains tables and epochs (`delegating`). Segments that only this driver knows
 and its sources' input stay here.
@@ -12,7 +13,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from spark_ckpt.coordination.messages import MaterializeTables
@@ -21,7 +22,7 @@ from spark_ckpt.driver.maintenance.delegating import MaintenanceDelegation, Say
 from spark_ckpt.driver.query.inputs import InputRetention
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.retention import Retention, RetentionReport
-from spark_ckpt.errors import LogDamaged
+from spark_ckpt.errors import LogDamaged, StoreOutage
 
 if TYPE_CHECKING:
     from spark_ckpt.config import JobConfig
@@ -59,6 +60,10 @@ class Materializing(threading.Thread):
         self._idle_look_s = None if plan.config.standby_interval_ms is None else WATCH_S
         self._asked: queue.SimpleQueue[MaterializeTables | None] = queue.SimpleQueue()
         self._pending: Manifest | None = None
+        self._consumed: list[tuple[str, Sequence[str]]] = []
+        """Segments to remove, by edge."""
+        self._away_s: float | None = None
+        """Time at which an outage began; None without one."""
         self._kept: frozenset[int] = frozenset()
         self._rested_s = float("-inf")
 
@@ -115,12 +120,32 @@ class Materializing(threading.Thread):
         # The newest manifest is enough for the tables, but each effect names segments of its own.
         for effect in effects:
             self._pending = effect.manifest
-            self._remove(effect.consumed_segments)
+            self._consumed += effect.consumed_segments.items()
+        try:
+            self._work(is_idle=not asked)
+            self._away_s = None
+        except StoreOutage as outage:
+            self._wait_out(outage)
+        return len(effects) == len(asked)
+
+    def _wait_out(self, outage: StoreOutage) -> None:
+        """Leave the work for the next pass; raise if the outage lasts for longer than `store_patience`."""
+        now_s = time.monotonic()
+        if self._away_s is None:
+            self._away_s = now_s
+            _log.warning("job=%s maintenance waits for the store: %s", self._plan.job, outage)
+        if now_s - self._away_s >= self._plan.config.store_patience_ms / 1000:
+            raise outage
+
+    def _work(self, *, is_idle: bool) -> None:
+        while self._consumed:
+            edge, paths = self._consumed[0]
+            self._plan.store.edge(edge).remove(paths)
+            del self._consumed[0]
         if self._pending is not None and self._is_done(self._pending):
             self._pending = None
-        elif not asked:
+        elif is_idle:
             self._delegation.look()
-        return len(effects) == len(asked)
 
     def _is_done(self, manifest: Manifest) -> bool:
         # Step 9 of docs/design/epoch-in-nine-steps.md.
@@ -151,7 +176,3 @@ class Materializing(threading.Thread):
         # The first call has nothing to compare with; the first release does not depend on it.
         before, self._kept = self._kept, frozenset(self._plan.store.log.state().by_id)
         return tuple(sorted(before - self._kept))
-
-    def _remove(self, segments: Mapping[str, Sequence[str]]) -> None:
-        for edge, paths in segments.items():
-            self._plan.store.edge(edge).remove(paths)
