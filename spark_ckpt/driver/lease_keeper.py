@@ -59,7 +59,7 @@ class LeaseKeeper(threading.Thread):
                 return
 
     def _tried(self) -> bool:
-        """Renew once; return false after a permanent error."""
+        """Renew once; return false after a permanent error, and after one that came when the keeper was closed."""
         # Set before the call: a commit may postpone the next renewal meanwhile, and must not be overwritten.
         self._due_s = time.monotonic() + self._every_s
         try:
@@ -68,6 +68,9 @@ class LeaseKeeper(threading.Thread):
             # Another driver has the job, or the log is damaged: no later renewal can succeed.
             if not error.retriable:
                 self._failed(error)
+                return False
+            # After the end the next incarnation renews, and nothing would announce the end of this outage.
+            if self._over.is_set():
                 return False
             # Sooner than a regular one: an attempt more may save the lease before a standby sees it expire.
             self._due_s = time.monotonic() + self._again_s
