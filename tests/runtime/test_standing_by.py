@@ -243,6 +243,26 @@ def test_an_untyped_error_leaves_out_one_epoch_only(bench, elsewhere, monkeypatc
     assert run.stop(WAIT_S)
 
 
+def test_an_epoch_that_an_outage_kept_from_a_standby_is_followed_later(bench, elsewhere, monkeypatch):
+    """The job is quiet: no next epoch comes."""
+    monkeypatch.setattr(follower_module, "RETRY_S", 0.01)
+    stage_behind, failures = follower_module.stage_behind, []
+
+    def fails_once(*given):
+        if not failures:
+            failures.append(1)
+            raise StoreUnreachable("timeout")
+        return stage_behind(*given)
+
+    monkeypatch.setattr(follower_module, "stage_behind", fails_once)
+    elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
+    cursors = {"in": {"n": 0}}
+    elsewhere.commit_epoch(Manifest(job=JOB, epoch=1, incarnation=1, attempt="a", created_ms=0, cursors=cursors))
+    run = waiting(bench)
+    eventually(lambda: run.lastProgress["standby"]["epoch"] == 1, "epoch 1 followed")
+    assert run.stop(WAIT_S)
+
+
 def test_a_standby_that_loses_the_takeover_keeps_waiting(bench, elsewhere, monkeypatch):
     """Between the read that sees the end of the lease and the append, another standby appends its incarnation."""
     elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)

@@ -1,7 +1,7 @@
 """Keeps a standby warm: it follows the committed epochs, and runs the job's plan once.
 
-All of this is optional: a failure is logged, and retried with the next epoch. One kind of error ends the wait, as it
-would end the takeover: this job cannot continue from the store's newest epoch.
+All of this is optional: a failure is logged, and retried with the next epoch, after an outage with the same one. One
+kind of error ends the wait, as it would end the takeover: this job cannot continue from the store's newest epoch.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 FOLLOW_S = 0.25
+RETRY_S = 10.0
+"""Seconds until an epoch is followed again that an outage prevented."""
 _LEAVE_S = 5.0
 _REHEARSALS = 3
 _PREFIX = "standby"
@@ -111,6 +113,10 @@ class Follower(threading.Thread):
             if not (error.retriable or isinstance(error, UNREADABLE)):
                 raise
             _log.warning("job=%s standby: epoch %d was not followed: %s", self._plan.job, self._tried, error)
+            if isinstance(error, StoreOutage):
+                # A quiet job commits no next epoch, and this standby would stay cold.
+                self._tried = 0
+                self._over.wait(RETRY_S)
         except Exception:  # noqa: BLE001 - an error of Java's or the user's code may pass, and the standby waits for days
             _log.warning("job=%s standby: epoch %d was not followed", self._plan.job, self._tried, exc_info=True)
 
