@@ -251,7 +251,11 @@ class Store:
 
         def kept(log_state: LogState) -> set[int]:
             newest = self.log.manifest(log_state.latest).rows_so_far if log_state.readers and log_state.latest else {}
-            keep = kept_epochs(log_state, policy, self._now_ms(), newest)
+            now_ms = self._now_ms()
+            if self.log.own_incarnation is None:
+                # A standby's clock may be days ahead of the driver's, by which the epochs have their times.
+                now_ms = min(now_ms, log_state.renewed_ms)
+            keep = kept_epochs(log_state, policy, now_ms, newest)
             return keep if policy.drops(len(keep), len(log_state.by_id) - len(keep)) else set(log_state.by_id)
 
         with self._lock:

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, Phase, assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from store_world import ELSEWHERE, OPERATOR, SINK, Clock, World
+from store_world import ELSEWHERE, JOB, OPERATOR, SINK, Clock, World
 
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import Manifest, Position, ReaderMoved
@@ -25,6 +25,7 @@ from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.location import FileInfo, Location
 from spark_ckpt.store.log_rows import manifest_of
 from spark_ckpt.store.log_table import LogRow
+from spark_ckpt.store.store import Store
 from spark_ckpt.store.trim import HORIZON_MS, TRIM_EVERY_MS
 
 NO_STEP = durable.on_step
@@ -440,6 +441,13 @@ def test_the_log_keeps_the_incarnations_of_kept_epochs(world: World) -> None:
         (2, "[CKPT_QUERY_FAILED] executor lost"), (3, "stopped"), (4, ""),
     ]  # fmt: skip
     assert world.store.reopened().log.state().latest == 4
+
+
+def test_a_standby_whose_clock_is_days_ahead_drops_no_young_epoch(world: World) -> None:
+    for number in range(1, 6):
+        world.epoch({"a": number}, full=True, acked=number)
+    ahead = Store.open(str(world.store.location.local), JOB, now_ms=lambda: world.clock.ms + 7 * 24 * HORIZON_MS)
+    assert ahead.retain(Retention(keep_last=1, keep_age_ms=24 * HORIZON_MS, slack=0)).epochs == ()
 
 
 def test_an_epoch_that_is_committed_while_a_standby_decides_what_to_keep_stays(world: World) -> None:
