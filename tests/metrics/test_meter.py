@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
@@ -179,6 +180,14 @@ def test_a_run_has_metrics_of_its_liveness_and_its_restarts(run):
     assert (alive.value("spark_ckpt_running"), alive.value("spark_ckpt_incarnation")) == (1, 3)
     assert scraped().value("spark_ckpt_running") == 0
     assert scraped().value("spark_ckpt_incarnations_started_total") == 1
+
+
+def test_a_source_that_does_not_answer_has_no_lag(run):
+    meter, scraped = run
+    meter.onLag(LagEvent(JOB, {"orders": 9, "clicks": 2}))
+    meter.onLag(LagEvent(JOB, {"clicks": 3}))
+    assert math.isnan(scraped().value("spark_ckpt_source_lag_rows", source="orders"))
+    assert scraped().value("spark_ckpt_source_lag_rows", source="clicks") == 3
 
 
 def test_lag_is_the_newest_value_of_each_source(run):

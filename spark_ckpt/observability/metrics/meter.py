@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -49,6 +50,8 @@ class Meter(RunListener):
         self._backend = backend
         self._now_s = now_s
         self._unpublished: dict[str, set[int]] = {}
+        self._counted: set[str] = set()
+        """Sources whose lag was counted."""
         self._released: int | None = None
         # A counter that begins with its first event has no increase that a rate could show, so all begin at 0.
         for counted in (*_COUNTS.values(), catalogue.BATCHES, catalogue.EPOCHS_ABORTED, catalogue.INCARNATIONS):
@@ -109,8 +112,10 @@ class Meter(RunListener):
 
     def onLag(self, event: LagEvent) -> None:
         """Record the rows that wait at the sources."""
-        for source, rows in event.rows.items():
-            self._record(catalogue.LAG_ROWS, rows, source)
+        # A source that does not answer has no lag: the one counted last would stay, and an alert would judge by it.
+        for source in self._counted | event.rows.keys():
+            self._record(catalogue.LAG_ROWS, event.rows.get(source, math.nan), source)
+        self._counted |= event.rows.keys()
 
     def onLines(self, event: LineEvent) -> None:
         """Record the newest line of each program, and of all of them."""
