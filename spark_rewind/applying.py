@@ -35,7 +35,7 @@ from spark_rewind.positions import DeltaPosition
 from spark_rewind.reading import typed_errors
 from spark_rewind.records import UNDO, FolderChange, OutboxChange, QueryChange, RewindRecord, TableChange
 from spark_rewind.replacing import check_link, check_swap, is_mount_point
-from spark_rewind.stages import PLAN_AGAIN, WOULD_BE_LOST, Move, Phase, on_apply, on_undo
+from spark_rewind.stages import KEEP, PLAN_AGAIN, WOULD_BE_LOST, Move, Phase, on_apply, on_undo
 from spark_rewind.tables import Table, read_table
 
 
@@ -488,10 +488,7 @@ def _of_an_undo() -> Iterator[None]:
     try:
         yield
     except (CheckpointForeign, RewindOutOfReach, RewindUnsupported) as error:
-        error.hint = (
-            "keep the rewind; or bring back what is missing from a backup, and run the same command again; nothing was "
-            "changed"
-        )
+        error.hint = KEEP
         raise
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_ckpt.epochs.log_state import LogState, taken_back
-from spark_ckpt.epochs.records import Holder, Manifest, SinkAck, SparkBatch
+from spark_ckpt.epochs.log_state import At, LogState, folded, taken_back
+from spark_ckpt.epochs.records import Holder, Manifest, Published, SinkAck, SparkBatch
 from spark_ckpt.epochs.restore import LATEST, REWINDING, REWOUND, recovery_point
-from spark_ckpt.errors import RewindQueryRuns, RewindStale, RewindUnsupported, StoreInUse
+from spark_ckpt.errors import EpochDamaged, PublishConflict, RewindQueryRuns, RewindStale, RewindUnsupported, StoreInUse
 from spark_ckpt.outbox.checkpoint import Checkpoint
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.holder import current_holder, provably_dead
@@ -27,10 +27,11 @@ from spark_ckpt.store.location import Location
 from spark_ckpt.store.store import Store
 from spark_rewind.durable import remove_tree, sync_tree, written
 from spark_rewind.outboxes import opened
-from spark_rewind.records import OutboxChange
-from spark_rewind.stages import PLAN_AGAIN
+from spark_rewind.records import UNDO, OutboxChange
+from spark_rewind.stages import KEEP, PLAN_AGAIN
 
 _LEASE_MS = 60_000
+_OTHER_TARGET = "bring back what is missing from a backup, or plan again with another target; nothing was changed"
 EPOCH, BATCH = "ckpt_epoch", "ckpt_batch"
 """Columns that listed rows have in addition to those of their sink."""
 
@@ -61,13 +62,16 @@ def take(change: OutboxChange, identity: str) -> None:
     Raises `RewindStale`, and `PublishConflict` or `EpochDamaged` if no branch can begin at the epoch of the change.
     """
     log = opened(change.store).log
-    if _is_taken(log.state(), change, identity):
+    log_state = log.state()
+    if _is_taken(log_state, change, identity):
         return
-    # An undo cannot be checked yet: `branch` first records what its tables have again.
-    if not change.acked:
-        # Now: after the decision there would be no way but on.
-        known = taken_back(log.state(), change.taken_back)
-        recovery_point(known, change.base, log.manifest, log.verify)
+    # Now, since after the decision there would be no way but on: the same decision as that of `branch`, on the same state.
+    acked = folded(log_state, [(At(0, 0), Published(incarnation=log_state.incarnation, acks=_acks(change)))])
+    try:
+        recovery_point(taken_back(acked, change.taken_back), change.base, log.manifest, log.verify)
+    except (EpochDamaged, PublishConflict) as error:
+        error.hint = KEEP if identity.endswith(UNDO) else _OTHER_TARGET
+        raise
     try:
         # The token and no clock decides: a driver that renewed the lease since the check may have committed a batch.
         log.begin_incarnation(_holder(identity), LATEST, _LEASE_MS, ended=change.token)
@@ -82,11 +86,9 @@ def branch(change: OutboxChange, identity: str) -> None:
     # `take` began this incarnation, and only a branch begins a later one under this name.
     done = _named(log_state, identity) and log_state.incarnation > change.incarnation
     if not done:
-        # An undo: the tables have these epochs again.
-        acks = [SinkAck(sink=sink, epoch=epoch) for sink, epoch in change.acked.items()]
         # Before the branch: it computes from them which epochs its sinks still lack.
-        if acks:
-            log.record_acks(log_state.incarnation, acks)
+        if change.acked:
+            log.record_acks(log_state.incarnation, _acks(change))
         token = log.state().lease_token
         log.begin_incarnation(
             _holder(identity), change.base, _LEASE_MS, ended=token, taken_back=dict(change.taken_back)
@@ -202,6 +204,11 @@ def _first_before(store: Store) -> str:
         (each for each in log_state.by_id.values() if each.spark_batch is not None), key=lambda each: each.epoch
     )
     return first.spark_batch.before if first.spark_batch is not None else ""
+
+
+def _acks(change: OutboxChange) -> tuple[SinkAck, ...]:
+    """Return what the sinks have again after an undo."""
+    return tuple(SinkAck(sink=sink, epoch=epoch) for sink, epoch in change.acked.items())
 
 
 def _is_taken(log_state: LogState, change: OutboxChange, identity: str) -> bool:

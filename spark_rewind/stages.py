@@ -13,6 +13,11 @@ PLAN_AGAIN = "plan again, and apply that plan; nothing was changed"
 WOULD_BE_LOST = "what has been done since would be lost: plan a rewind instead; nothing was changed"
 """Advice to a user whose queries or tables have moved on since the rewind that is to be undone."""
 
+KEEP = (
+    "keep the rewind; or bring back what is missing from a backup, and run the same command again; nothing was changed"
+)
+"""Advice to a user who undoes a rewind whose earlier state lacks something: an undo has no other target."""
+
 
 class Phase(StrEnum):
     """Progress of a rewind. Each phase is durable before an action of the next phase."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 from deltalake import DeltaTable
-from outbox_world import Refused, Rows, World, listed, settings, wanted
+from outbox_world import Refused, Rows, TopicPublisher, World, listed, settings, wanted
 from rewind_kit import WrittenQuery, WrittenTable, synced
 from spark_ckpt_delta import DeltaSink, marker, publisher
 
@@ -23,6 +23,7 @@ from spark_ckpt.errors import (
     BatchUnexpected,
     CkptError,
     ConfigInvalid,
+    EpochDamaged,
     Fenced,
     PublishConflict,
     RewindOutOfReach,
@@ -323,6 +324,39 @@ def test_an_epoch_that_no_branch_can_begin_at_is_refused_before_any_change(
     with pytest.raises(PublishConflict):
         apply(plan, settings())
     assert (world.table() == before) is checked
+
+
+def without_answer_of_its_topic(world: World, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run a batch whose rows its topic does not take. Return the file with these rows in the store."""
+
+    def publish(publisher: TopicPublisher, output: EpochOutput) -> None:
+        raise PublishConflict("refused")
+
+    # Batch 8 has no rows.
+    world.run(1)
+    with monkeypatch.context() as away, pytest.raises(PublishConflict):
+        away.setattr(TopicPublisher, "publish", publish)
+        world.run(1, wrong=1000)
+    store = Store.open(world.store, "orders", kind="outbox")
+    output = store.log.manifest(store.log.state().latest).outputs["alerts"]
+    return Path(output.root or store.staged("alerts").location.uri, output.files[0].path)
+
+
+def test_an_undo_of_an_outbox_whose_rows_are_gone_is_refused_before_any_change(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = without_answer_of_its_topic(world, monkeypatch)
+    plan, before = world.planned("q@3"), world.table()
+    apply(plan, settings())
+    after = world.table()
+    lost = rows.rename(rows.with_name("lost"))
+    with pytest.raises(EpochDamaged) as refused:
+        undo(plan, settings())
+    assert "keep the rewind" in refused.value.hint
+    assert world.table() == after != before
+    lost.rename(rows)
+    undo(plan, settings())
+    assert world.table() == before
 
 
 class OutboxRunOf:
