@@ -199,18 +199,25 @@ class Carrier:
         for draft in drafts:
             self._keep_texts(record, draft)
             _put_files_back(draft.change, PLAN_AGAIN)
-        outboxes = [self._listed(record, number) for number in range(len(record.outboxes))]
-        outboxes = [_with_identity(each, changes) for each in outboxes]
+        listed = [self._listed(record, number) for number in range(len(record.outboxes))]
+        outboxes = [_with_identity(each, changes) for each, _ in listed]
+        notes = [*record.notes, *(note for _, each in listed for note in each)]
         hit(Failpoint.REWIND_DRAFTED)
         # the copies took time: compare again, right before the decision
         check_unmoved(record)
-        decided = {"queries": changes, "folders": logs, "outboxes": outboxes, "phase": Phase.DECIDED}
+        decided = {
+            "queries": changes,
+            "folders": logs,
+            "outboxes": outboxes,
+            "notes": notes,
+            "phase": Phase.DECIDED,
+        }
         return self.journal.write(record.model_copy(update=decided))
 
-    def _listed(self, record: RewindRecord, number: int) -> OutboxChange:
+    def _listed(self, record: RewindRecord, number: int) -> tuple[OutboxChange, list[str]]:
         outbox = record.outboxes[number]
-        rows = outbox_logs.list_rows(outbox, self.journal.rows(record, number))
-        return outbox.model_copy(update={"rows": rows})
+        rows, notes = outbox_logs.list_rows(outbox, self.journal.rows(record, number))
+        return outbox.model_copy(update={"rows": rows}), notes
 
     def _copied(self, record: RewindRecord, query: QueryChange) -> QueryChange:
         """Copy a checkpoint as of its batch, with a mark that distinguishes it from the old one, and with fences."""

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from spark_ckpt.epochs.log_state import At, LogState, folded, taken_back
 from spark_ckpt.epochs.records import Holder, Manifest, Published, SinkAck, SparkBatch
-from spark_ckpt.epochs.restore import LATEST, REWINDING, REWOUND, recovery_point
+from spark_ckpt.epochs.restore import LATEST, REWINDING, REWOUND, no_check, recovery_point
 from spark_ckpt.errors import EpochDamaged, PublishConflict, RewindQueryRuns, RewindStale, RewindUnsupported, StoreInUse
 from spark_ckpt.outbox.checkpoint import Checkpoint
 from spark_ckpt.store.epoch_log import EpochLog
@@ -74,7 +74,8 @@ def take(change: OutboxChange, identity: str) -> None:
         raise
     try:
         # The token and no clock decides: a driver that renewed the lease since the check may have committed a batch.
-        log.begin_incarnation(_holder(identity), LATEST, _LEASE_MS, ended=change.token)
+        # The files of the newest epoch do not matter: a rewind may leave it because they are damaged.
+        log.begin_incarnation(_holder(identity), LATEST, _LEASE_MS, ended=change.token, verify=no_check)
     except StoreInUse as error:
         raise RewindStale(f"outbox '{change.name}' has continued in the meantime", hint=PLAN_AGAIN) from error
 
@@ -135,12 +136,13 @@ def moved_batch(change: OutboxChange, checkpoint: Path, batch: int) -> SparkBatc
     return None
 
 
-def list_rows(change: OutboxChange, folder: Path) -> dict[str, str]:
+def list_rows(change: OutboxChange, folder: Path) -> tuple[dict[str, str], list[str]]:
     """Write the rows that sinks show, or may show, of the epochs that the branch leaves: a Parquet file per epoch.
 
-    Return the folder of each sink. The rows are as they were staged, with their epoch and batch as two more columns.
+    Return the folder of each sink, and a sentence about each damaged file, whose rows are not listed. The rows are as they
+    were staged, with their epoch and batch as two more columns.
     """
-    store, found = opened(change.store), dict[str, str]()
+    store, found, notes = opened(change.store), dict[str, str](), list[str]()
     # An earlier try that died may have listed the epochs of another branch.
     remove_tree(folder)
     gone = {each.name for each in change.sinks if each.table is not None}
@@ -149,11 +151,18 @@ def list_rows(change: OutboxChange, folder: Path) -> dict[str, str]:
         for sink in (*left.shown, *left.maybe):
             if sink not in gone:
                 target = folder / sink
-                _write_rows(store, manifest, sink, left.batch, target)
-                found[sink] = str(target)
+                try:
+                    _write_rows(store, manifest, sink, left.batch, target)
+                # Not a refusal: to leave a damaged epoch, an outbox sends its user to a rewind.
+                except EpochDamaged as error:
+                    notes.append(
+                        f"outbox {change.name}: rows of epoch {left.epoch} for sink {sink} are not listed: {error.what}"
+                    )
+                else:
+                    found[sink] = str(target)
     if found:
         sync_tree(folder)
-    return found
+    return found, notes
 
 
 def _write_rows(store: Store, manifest: Manifest, sink: str, batch: int, folder: Path) -> None:

@@ -181,6 +181,7 @@ class EpochLog:
         takeover: bool = False,
         ended: int | None = None,
         taken_back: Mapping[str, int] = MappingProxyType({}),
+        verify: restore.Verify | None = None,
     ) -> RecoveryPoint:
         """Append a new incarnation that continues from the epoch that `restore` names.
 
@@ -194,6 +195,7 @@ class EpochLog:
           was renewed or acquired since is refused.
         - `taken_back`: sinks that have less than the log says, each with its newest epoch. Later epochs become
           unpublished there.
+        - `verify`: function that checks the files of an epoch; default: that of `open`.
 
         Returns the `RecoveryPoint`. Committed, unpublished epochs that the restored one does not descend from are
         dropped, see there.
@@ -211,7 +213,7 @@ class EpochLog:
             known = with_taken_back(log_state, taken_back)
             # Computed inside the proposal: if another process appends first, the restore decision is made again on
             # the new state.
-            begun[:] = [recovery_point(known, restore, self._manifest, self.verify)]
+            begun[:] = [recovery_point(known, restore, self._manifest, verify or self.verify)]
             row = proposals.incarnation(begun[0], holder, self._now_ms(), lease_ms, taken_back)
             self._unanswered.add(row.attempt)
             return row

@@ -359,6 +359,18 @@ def test_an_undo_of_an_outbox_whose_rows_are_gone_is_refused_before_any_change(
     assert world.table() == before
 
 
+def test_a_rewind_leaves_an_epoch_whose_rows_are_gone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start refuses this epoch, and sends its user to a rewind."""
+    rows = without_answer_of_its_topic(world, monkeypatch)
+    rows.unlink()
+    with pytest.raises(EpochDamaged):
+        world.run(1)
+    record = apply(world.planned("q@3"), settings())
+    assert any(rows.name in note for note in record.notes)
+    world.run(6)
+    check(world, listed(record))
+
+
 class OutboxRunOf:
     """A driver that has begun batch 8 and continues to run."""
 
