@@ -126,11 +126,13 @@ def check_target(target: RewindTarget, intervals: Intervals) -> None:
 def _moment(written: str) -> int:
     try:
         moment = datetime.fromisoformat(written)
-    except ValueError as error:
+        if moment.tzinfo is None:
+            hint = "write it with Z, or with an offset as +02:00"
+            raise ConfigInvalid(f"--to {written}: in which time zone?", hint=hint)
+        return int(moment.astimezone(UTC).timestamp() * 1000)
+    # The second: in UTC it is before the year 1, or after 9999.
+    except (ValueError, OverflowError) as error:
         raise ConfigInvalid(f"--to {written} is neither a time nor NAME@NUMBER", hint=_HINT) from error
-    if moment.tzinfo is None:
-        raise ConfigInvalid(f"--to {written}: in which time zone?", hint="write it with Z, or with an offset as +02:00")
-    return int(moment.timestamp() * 1000)
 
 
 def _known(queries: Mapping[str, ProcessId], tables: Mapping[str, ProcessId]) -> list[str]:

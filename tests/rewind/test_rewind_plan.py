@@ -244,6 +244,8 @@ def test_a_query_without_a_batch_stays(tmp_path):
     ("to", "message"),
     [
         ("yesterday", "neither a time nor NAME@NUMBER"),
+        ("0001-01-01T00:00:00+14:00", "neither a time nor NAME@NUMBER"),
+        ("9999-12-31T23:59:59-14:00", "neither a time nor NAME@NUMBER"),
         ("2023-11-14T22:13:55", "in which time zone?"),
         ("enrich@x", "'x' is no number"),
         ("nobody@3", "no query and no table 'nobody'"),
