@@ -153,7 +153,9 @@ def undo(plan: RewindPlan, settings: ApplySettings) -> RewindRecord | None:
     """
     journal = Journal(plan)
     # Before the lock, whose folder would be a change.
-    if not journal.folder.is_dir():
+    with typed_errors(journal.folder):
+        known = journal.folder.is_dir()
+    if not known:
         raise _not_carried_out(None)
     with journal.locked():
         applied, undone, carrier = journal.read("apply"), journal.read("undo"), Carrier(journal)

@@ -513,6 +513,13 @@ def test_a_dry_run_changes_no_file(story):
     assert not (story.lake.root / "checkpoints" / FOLDER).exists()
 
 
+def test_an_undo_names_a_folder_that_it_cannot_look_into(story):
+    unreachable = story.lake.root / ("x" * 300) / "q"
+    queries = [each.model_copy(update={"folder": str(unreachable)}) for each in story.plan.queries]
+    with pytest.raises(CheckpointUnreadable):
+        undo(story.plan.model_copy(update={"queries": queries}), settings_for(story.plan))
+
+
 def test_the_kept_checkpoints_have_all_their_files(story):
     before = {path.name: path for path in checkpoints(story.lake)}
     kept = {name: shutil.copytree(path, story.lake.root.parent / "kept" / name) for name, path in before.items()}
