@@ -126,6 +126,7 @@ def apply(plan: RewindPlan, settings: ApplySettings, *, dry: bool = False) -> Re
     journal = Journal(plan)
     # Without the lock, whose folder would be a change.
     if dry:
+        _refuse_begun(journal)
         return _drafted(plan, journal, settings)[0]
     # Before the fences: after the decision, a folder that refuses a write leaves every query fenced.
     check_rights(plan)
@@ -180,13 +181,29 @@ def _moved_on(carrier: Carrier, record: RewindRecord, move: Move) -> RewindRecor
         return carrier.go_on(record)
     if move is Move.FINISH:
         return carrier.finish(record)
+    _refuse_undone(move)
+    return record
+
+
+def _refuse_undone(move: Move) -> None:
     if move is Move.UNDO_FIRST:
         raise RewindUnderWay(
             "an undo of this rewind has begun", hint="run `spark-ckpt rewind undo` with this plan again"
         )
     if move is Move.PLAN_AGAIN:
         raise RewindStale("this plan was carried out and undone", hint="plan again, and apply that plan")
-    return record
+
+
+def _refuse_begun(journal: Journal) -> None:
+    """Raise for a plan that was carried out, also in part: its queries and tables are no longer as it describes them."""
+    applied = journal.read("apply")
+    move = on_apply(applied.phase if applied else None, journal.phase("undo"))
+    _refuse_undone(move)
+    if move is Move.NOTHING:
+        hint = "start the queries; or take it back: `spark-ckpt rewind undo` with this plan; nothing was changed"
+        raise RewindStale("this plan was carried out already", hint=hint)
+    if move in (Move.GO_ON, Move.FINISH):
+        raise _not_carried_out(applied)
 
 
 def _not_carried_out(applied: RewindRecord | None) -> Exception:

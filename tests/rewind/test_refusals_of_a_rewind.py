@@ -513,6 +513,19 @@ def test_a_dry_run_changes_no_file(story):
     assert not (story.lake.root / "checkpoints" / FOLDER).exists()
 
 
+def test_a_dry_run_says_how_far_its_plan_was_carried_out(story):
+    with failpoints.armed("REWIND_DECIDED:raise"), pytest.raises(FailpointHit):
+        apply(story.plan, settings_for(story.plan))
+    with pytest.raises(RewindUnderWay, match="in part"):
+        apply(story.plan, settings_for(story.plan), dry=True)
+    apply(story.plan, settings_for(story.plan))
+    with pytest.raises(RewindStale, match="carried out already"):
+        apply(story.plan, settings_for(story.plan), dry=True)
+    undo(story.plan, settings_for(story.plan))
+    with pytest.raises(RewindStale, match="undone"):
+        apply(story.plan, settings_for(story.plan), dry=True)
+
+
 def test_an_undo_names_a_folder_that_it_cannot_look_into(story):
     unreachable = story.lake.root / ("x" * 300) / "q"
     queries = [each.model_copy(update={"folder": str(unreachable)}) for each in story.plan.queries]
