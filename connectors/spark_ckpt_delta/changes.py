@@ -188,6 +188,10 @@ class History:
             there = Position(position.table, oldest)
         for version in range(max(first, oldest), newest + 1):
             commit = read_commit(self.system, version)
+            # The job has read these before the rewind, so they are no loss, and none to continue at.
+            if commit is not None and _repeats(commit, first):
+                there = Position(position.table, version + 1) if there.version == version else there
+                continue
             unread = there.index if version == there.version and not there.snapshot else 0
             # None: log cleanup ran since the listing. Versions that change rows are not read, or refused.
             if commit is None or not (commit.changes_rows or self._are_there(commit.added[unread:])):
@@ -389,6 +393,12 @@ class History:
                 hint=again if version > self._seen else other,
                 version=version,
             )
+
+
+def _repeats(commit: AppendedFiles, first: int) -> bool:
+    """Return True for a version that a rewind wrote again, unless a reader that begins at version `first` has passed the rewind."""
+    made = commit.commit.rewound
+    return made is not None and made.part > 0 and commit.version - made.part >= first
 
 
 def _has_grown_to(before: Any, now: Any) -> bool:

@@ -450,6 +450,53 @@ def test_a_source_can_continue_behind_lost_rows(
     assert (past == cursor) == (len(rest) == 4 - read)
 
 
+def rewound(table: Path, base: int, line: int, written: int | None = None) -> None:
+    """Roll the table back to version `line`: the versions after `base` follow again, the first `written` of them."""
+    newest, log = DeltaTable(str(table)).version(), table / "_delta_log"
+    added = {
+        number: [json.loads(each) for each in (log / f"{number:020d}.json").read_text().splitlines() if '"add"' in each]
+        for number in range(base + 1, newest + 1)
+    }
+    there = {Path(each).name for each in DeltaTable(str(table)).file_uris()}
+    removed = [each["add"] for adds in added.values() for each in adds if each["add"]["path"] in there]
+    parts: list[list[dict[str, Any]]] = [[{"remove": {"path": each["path"], "dataChange": True}} for each in removed]]
+    parts += [added[number] for number in range(base + 1, line + 1)]
+    for part, actions in enumerate(parts[: 1 + (line - base if written is None else written)]):
+        said = json.dumps({"spark_rewind": f"made at {newest}", "part": part, "parts": len(parts) - 1})
+        info = {"commitInfo": {"operation": "WRITE" if part else "RESTORE", "userMetadata": said}}
+        text = "".join(json.dumps(each) + "\n" for each in [info, *actions])
+        (log / f"{newest + 1 + part:020d}.json").write_text(text)
+
+
+def without_commits_before(version: int, table: Path) -> None:
+    DeltaTable(str(table)).create_checkpoint()
+    for each in range(version):
+        (table / f"_delta_log/{each:020d}.json").unlink()
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        pytest.param(partial(without_file_of, 2), id="a file that the rewind has named again"),
+        pytest.param(partial(without_commits_before, 7), id="commits up to a version that was written again"),
+    ],
+)
+def test_a_source_continues_behind_lost_rows_after_the_versions_that_a_rewind_wrote_again(
+    table: Path, lose: Callable[[Path], None]
+) -> None:
+    for n in range(1, 5):
+        append(table, [[n]])
+    read, cursor = read_on(table, start(table, start=1), 1, batches=3)
+    rewound(table, base=1, line=3)
+    append(table, [[7]])
+    without_file_of(4, table)
+    lose(table)
+
+    past = DeltaSource(str(table), on_change="skip").past_lost(NO_SPARK, cursor)
+
+    assert read + read_on(table, past, 1, on_change="skip")[0] == [1, 2, 3, 7]
+
+
 def test_a_source_whose_table_lost_its_newest_versions_can_continue_at_the_end(table: Path) -> None:
     for n in range(3):
         append(table, [[n]])
