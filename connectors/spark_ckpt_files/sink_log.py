@@ -26,6 +26,10 @@ _ATTEMPTS = 5
 """Number of listings: Spark deletes batch files some minutes after their compaction, also after a listing."""
 
 
+class _GapError(Exception):
+    """A listing lacks a batch before its newest one."""
+
+
 class SparkSinkLog:
     """Log of the sink that writes to `folder`, a path on `system`. Caches entries: log files never change."""
 
@@ -49,6 +53,10 @@ class SparkSinkLog:
             except FileNotFoundError as error:
                 if attempt == _ATTEMPTS - 1:
                     raise self._damaged(f"file {error} is listed and cannot be read") from error
+            # A listing in several steps may miss a file that is created meanwhile, and have a later one.
+            except _GapError as error:
+                if attempt == _ATTEMPTS - 1:
+                    raise self._damaged(f"batch {error} is missing, and a later one exists") from error
         return self._committed.keys()
 
     def _advance(self) -> None:
@@ -63,7 +71,7 @@ class SparkSinkLog:
         gap = next((batch for batch in wanted if batch not in logged), None)
         # Spark's log is without a gap. A missing file would leave committed files out for ever.
         if gap is not None:
-            raise self._damaged(f"batch {gap} is missing, and a later one exists")
+            raise _GapError(gap)
         # Everything is read again: what the log names no more must not stay.
         if not known:
             self._committed, self._deleted = {}, set()

@@ -15,6 +15,7 @@ from spark_ckpt_files import FilesSource
 from spark_ckpt_files.listing import Directory
 from spark_ckpt_files.offsets import Offset
 from spark_ckpt_files.settings import output_schema
+from spark_ckpt_files.sink_log import SparkSinkLog
 from spark_ckpt_files.stream import FilesStreamReader
 
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
@@ -104,6 +105,28 @@ def test_a_reader_slower_than_a_compaction_misses_no_file(sink: Sink) -> None:
     assert [file.name for file in directory.files()] == [f"part-{batch}.csv" for batch in range(4)]
 
 
+class Torn:
+    """A file system whose first listing lacks a file that another process creates meanwhile."""
+
+    def __init__(self, missed: str) -> None:
+        self.real, self.missed = pafs.LocalFileSystem(), missed
+
+    def get_file_info(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
+        missed, self.missed = self.missed, ""
+        return [each for each in self.real.get_file_info(selector) if each.base_name != missed]
+
+    def open_input_stream(self, path: str) -> Any:
+        return self.real.open_input_stream(path)
+
+
+def test_a_listing_that_missed_a_new_entry_of_the_log_is_repeated(sink: Sink) -> None:
+    for batch in range(3):
+        sink.commit(sink.write(f"part-{batch}.csv"))
+    system: Any = Torn("1")
+
+    assert list(SparkSinkLog(system, str(sink.folder)).committed()) == [f"part-{batch}.csv" for batch in range(3)]
+
+
 def test_a_file_that_the_log_deletes_is_left_out(sink: Sink) -> None:
     """Spark before 3.1 wrote such entries."""
     sink.commit(sink.write("part-0.csv"), sink.write("part-1.csv"))
@@ -148,8 +171,6 @@ def test_a_link_to_the_folder_is_the_folder(sink: Sink, tmp_path: Path) -> None:
      "file:{lake}/part-0.csv"],
 )  # fmt: skip
 def test_files_are_found_by_the_uris_of_every_file_system(uri: str, sink: Sink, tmp_path: Path) -> None:
-    from spark_ckpt_files.sink_log import SparkSinkLog
-
     system, root = pafs.LocalFileSystem(), str(sink.folder)
     if not uri.startswith(("hdfs", "file")):  # Arrow's paths there begin with the bucket or container
         system, root = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem()), "box/lake"
