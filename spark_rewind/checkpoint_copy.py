@@ -15,7 +15,8 @@ from spark_ckpt.errors import CheckpointDamaged, FormatUnknown
 from spark_ckpt.spark_internals import query_logs
 from spark_ckpt.spark_internals.query_logs import COMPACT, PLACEHOLDER, batch_number, file_entries_text
 from spark_rewind.checkpoint import Batch, QueryCheckpoint, read_checkpoint
-from spark_rewind.durable import link_or_copy, link_with_checksum, make_folder, sync_tree, write_new
+from spark_rewind.durable import link_or_copy, link_with_checksum, make_folder, sync_tree
+from spark_rewind.durable import replace as replace_file
 from spark_rewind.positions import FilesPosition, position_of
 from spark_rewind.reading import HINT_DAMAGED, entries, names, text_of
 from spark_rewind.source_files import raw_entries
@@ -45,7 +46,7 @@ def copy_file_log(source: Path, target: Path, newest: int) -> None:
     if not found or found[-1][0] != newest:
         hint = "the log of the files that were read is damaged: restore it from a backup"
         raise CheckpointDamaged(f"{source} has lost entry {newest}", hint=hint)
-    write_new(target / f"{newest}{COMPACT}", file_entries_text([each for _, each in found]).encode())
+    replace_file(target / f"{newest}{COMPACT}", file_entries_text([each for _, each in found]).encode())
 
 
 _KNOWN = (query_logs.OFFSETS, query_logs.COMMITS, query_logs.SOURCES, query_logs.STATE)
@@ -120,7 +121,7 @@ def _copy_logs(query: QueryCheckpoint, kept: Sequence[Batch], cut: CheckpointCut
         offsets = Path(query_logs.OFFSETS, str(batch.number))
         if (ends := cut.ends.get(batch.number)) is not None:
             # It gets no checksum file: Hadoop would compare the new text with the checksum of the old one.
-            write_new(target / offsets, query_logs.with_ends(text_of(query.folder / offsets), ends, {}).encode())
+            replace_file(target / offsets, query_logs.with_ends(text_of(query.folder / offsets), ends, {}).encode())
         else:
             link_with_checksum(query.folder / offsets, target / offsets)
         if batch.committed_ms is not None:
@@ -144,7 +145,7 @@ def _place_before(query: QueryCheckpoint, oldest: Batch, cut: CheckpointCut, tar
     text = text_of(query.folder / query_logs.OFFSETS / str(oldest.number))
     placed = query_logs.with_ends(text, cut.ends.get(oldest.number, {}), {PLACEHOLDER: "true"})
     before = str(oldest.number - 1)
-    write_new(target / query_logs.OFFSETS / before, placed.encode())
+    replace_file(target / query_logs.OFFSETS / before, placed.encode())
     source = query.folder / query_logs.COMMITS / before
     if source.is_file():
         link_with_checksum(source, target / query_logs.COMMITS / before)

@@ -29,7 +29,7 @@ from spark_ckpt.spark_internals.query_logs import COMMITS, ID_FILE, OFFSETS, SOU
 from spark_rewind.checkpoint import QueryCheckpoint
 from spark_rewind.checkpoint_copy import CheckpointCut, copy_checkpoint
 from spark_rewind.durable import replace as replace_file
-from spark_rewind.durable import sync_folder, sync_tree, write_new, written
+from spark_rewind.durable import sync_folder, sync_tree, written
 from spark_rewind.graph import graph_of
 from spark_rewind.inputs import Inputs, read_inputs
 from spark_rewind.intervals import Point as LinePoint
@@ -182,7 +182,8 @@ def _attempt(request: PinRequest, folder: Path, point: PinnedPoint, known: Mappi
     outboxes = [_pinned_outbox(each, chosen[ProcessId(each.query.name)].index, point.id) for each in inputs.outboxes]
     kept = [each for each in outboxes if each is not None]
     whole = point.model_copy(update={"queries": queries, "tables": tables, "outboxes": kept})
-    write_new(folder / MANIFEST, whole.model_dump_json(indent=1).encode())
+    # No hard link, which the place of the points need not have: the folder is this pin's own.
+    replace_file(folder / MANIFEST, whole.model_dump_json(indent=1).encode())
     sync_tree(folder)
     # after the list of them: a pin that dies then leaves a list of savepoints to drop
     for each in kept:

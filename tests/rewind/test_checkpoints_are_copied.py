@@ -11,7 +11,7 @@ from rewind_kit import WrittenQuery, content_of, unpacked
 
 from spark_ckpt.errors import CheckpointDamaged, FormatUnknown
 from spark_ckpt.spark_internals.state_files import named_in_snapshot, versioned
-from spark_rewind import checkpoint_copy, durable
+from spark_rewind import durable
 from spark_rewind.checkpoint import QueryCheckpoint, read_checkpoint
 from spark_rewind.checkpoint_copy import CheckpointCut, copy_checkpoint
 from spark_rewind.positions import DeltaPosition, FilesPosition
@@ -75,7 +75,6 @@ def test_files_are_copied_on_a_file_system_without_links(made, tmp_path, monkeyp
     query = read(made / "ckpt" / "rocks_v2")
     with monkeypatch.context() as patched:
         patched.setattr(durable.os, "link", refuse)
-        patched.setattr(checkpoint_copy, "write_new", lambda path, content: path.write_bytes(content))
         copy = copy_checkpoint(query, CheckpointCut(5), tmp_path / "copy")
     assert copy.state_torn(copy.batches[-1]) is None
     [path] = (tmp_path / "copy").glob("state/0/0/6_*.zip")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 
 import pytest
@@ -294,6 +296,17 @@ def test_a_power_failure_loses_no_folder_that_leads_to_a_point(chain, tmp_path, 
 
 
 # -- while queries run -----------------------------------------------------------------------------------------------------
+
+
+def test_points_are_kept_on_a_mount_without_hard_links(chain, monkeypatch):
+    def refuses(source, target, **options):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(source), None, str(target))
+
+    with monkeypatch.context() as mount:
+        mount.setattr(os, "link", refuses)
+        taken = chain.pin("release-7")
+    assert batches_of(taken) == [LAST, LAST, LAST]
+    assert report_points(chain.pins).points[0].gone == []
 
 
 def test_a_file_that_vanishes_during_the_pin_makes_it_retry_on_a_newer_line(chain, monkeypatch):
