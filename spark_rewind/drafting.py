@@ -21,7 +21,7 @@ from spark_rewind.reading import HINT_DAMAGED, text_of
 from spark_rewind.records import QueryChange, TableChange
 from spark_rewind.shifts import Shift, moved_text, shift_of
 from spark_rewind.table_commits import Stamp, after_replay, commits, needed_files, refusal
-from spark_rewind.table_content import commit_lines, contents_at, parsed
+from spark_rewind.table_content import Content, commit_lines, contents_at, parsed
 from spark_rewind.table_holding import is_held, sizes_of
 from spark_rewind.tables import Table, lies_elsewhere
 
@@ -74,15 +74,14 @@ def table_draft(wish: TableWish, queries: Sequence[QueryWish], stamp: Stamp) -> 
     # readers with unread versions need these once more: the new versions begin at the oldest base of a reader
     shift = shift_of(wish.version, table.newest, positions)
     # These versions are written once more line by line. A checkpoint of the log has only the files that were left at its end.
-    lost = next(
-        (each for each in range(shift.base + 1, shift.line + 1) if not (root / commit_path(each)).is_file()), None
-    )
+    again = range(shift.base + 1, shift.line + 1)
+    lost = next((each for each in again if not (root / commit_path(each)).is_file()), None)
     if lost is not None:
         what = f"table {root}: a reader has version {lost} before it at its point, and the log has lost that"
         raise RewindOutOfReach(what, hint="plan again with a later target; nothing was changed")
     # At the base and not at the line: readers in between get the commits from the base on once more.
     then, now = contents_at(root, shift.base, table.newest)
-    lines = [commit_lines(root, number) for number in range(shift.base + 1, shift.line + 1)]
+    lines = [commit_lines(root, number) for number in again]
     replayed = [parsed(each, shift.base + 1 + part) for part, each in enumerate(lines)]
     if (why := refusal(now, then, replayed, undoes=wish.undoes)) is not None:
         hint = "restore this table and restart its readers from the beginning, or plan with a later target; nothing was changed"
@@ -91,7 +90,9 @@ def table_draft(wish: TableWish, queries: Sequence[QueryWish], stamp: Stamp) -> 
     # Every file that may have to come back: the log tells its size, by which a held copy is recognised.
     actions: list[Action] = [{"add": each} for content in (then, at_line) for each in content.files.values()]
     actions += [each for commit in replayed for each in commit]
-    back = _put_back(root, needed_files(then, at_line, replayed), sizes_of(actions), wish.kept_in)
+    # A reader of commits opens no file of the base: an OPTIMIZE before the line may have replaced one, and VACUUM deleted it.
+    read = then if any(each.snapshot for each in positions) else Content()
+    back = _put_back(root, needed_files(read, at_line, replayed), sizes_of(actions), wish.kept_in)
     # A table that no publisher's incarnation has written has no older publisher to fence.
     raised = {app: number for app, number in wish.raised.items() if app in now.transactions}
     texts = commits(shift, now, then, lines, wish.writers, replace(stamp, raised=raised))

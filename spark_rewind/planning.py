@@ -8,6 +8,7 @@ from pathlib import Path
 
 from checkpoint_protocols.ids import ProcessId
 from spark_ckpt.errors import RewindOutOfReach
+from spark_rewind.connections import delta_positions
 from spark_rewind.declared import Declared
 from spark_rewind.explaining import plan_of
 from spark_rewind.graph import graph_of
@@ -16,6 +17,8 @@ from spark_rewind.intervals import Intervals, named
 from spark_rewind.line import Line, find_line, nearest
 from spark_rewind.pins import KeptPoint, kept_points, named_point
 from spark_rewind.plan import RewindPlan
+from spark_rewind.positions import DeltaPosition
+from spark_rewind.tables import Table
 from spark_rewind.targets import RewindTarget, check_target, target_of
 from spark_rewind.topics import TopicIndex
 
@@ -57,7 +60,38 @@ def plan_rewind(request: RewindRequest, now_ms: int) -> RewindPlan:
     line = find_line(intervals, target.allows)
     if not line.exists:
         raise _out_of_reach(intervals, target, line, inputs.tables)
+    _require_readable(inputs, line)
     return plan_of(inputs, line, target, request.broker, now_ms)
+
+
+def _require_readable(inputs: Inputs, line: Line) -> None:
+    """Check that readers of tables that roll back can read on up to the line, also readers that stay.
+
+    A plan does not judge the present, but `apply` writes the versions once more that such a reader has not read. Raises
+    `RewindOutOfReach`.
+    """
+    for process, table in inputs.tables.items():
+        chosen = line.found.chosen.get(process)
+        if chosen is None or chosen.index is None or chosen.index == table.newest:
+            continue
+        for name, query in inputs.queries.items():
+            at = line.found.chosen[ProcessId(name)].index
+            # An unfinished batch is repeated from the end of the one before.
+            for index in {at, query.committed if at is None else at}:
+                for each in delta_positions(query, index):
+                    if each.table in table.ids and (why := _unreadable(table, each, chosen.index)) is not None:
+                        raise RewindOutOfReach(
+                            f"table {table.root} cannot roll back with its reader {name}, which reads on at version "
+                            f"{each.version}: {why}",
+                            hint=f"leave {name} out of the plan: it cannot read on without a rewind either, and begins again "
+                            "with a new checkpoint; or bring the file back from a backup",
+                        )
+
+
+def _unreadable(table: Table, position: DeltaPosition, line: int) -> str | None:
+    if position.version > line:
+        return None
+    return table.restore_gone(position.version) if position.snapshot else table.feed_gone(position.version, line)
 
 
 def _target_of(written: str, inputs: Inputs) -> RewindTarget:

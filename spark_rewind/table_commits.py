@@ -178,9 +178,11 @@ def _removing(key: FileKey, now: Content, stamp: Stamp) -> Action:
     return {"remove": gone | ({"extendedFileMetadata": True} if len(kept) > 1 else {}) | kept}
 
 
-def needed_files(then: Content, line: Content, replayed: Sequence[Sequence[Action]]) -> set[str]:
-    """Return the data files, as the log spells them, that the table needs from its base to the line."""
-    found = {path for path, _ in (*then.files, *line.files)}
+def needed_files(read: Content, line: Content, replayed: Sequence[Sequence[Action]]) -> set[str]:
+    """Return the data files, as the log spells them, that the table and its readers need: those of the table at the line,
+    those of the content that a reader reads as a snapshot, and those that the replayed commits add.
+    """
+    found = {path for path, _ in (*read.files, *line.files)}
     for actions in replayed:
         found |= {str(each[kind]["path"]) for each in actions for kind in ("add", "cdc") if kind in each}
     return found

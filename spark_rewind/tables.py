@@ -83,12 +83,13 @@ class Table:
         file = self.gone.get(version)
         return None if file is None else f"data file {file} of version {version} is missing (VACUUM)"
 
-    def feed_gone(self, version: int) -> str | None:
-        """Return the reason why a stream cannot read from a version on, None if it can."""
+    def feed_gone(self, version: int, last: int | None = None) -> str | None:
+        """Return the reason why a stream cannot read from a version on, None if it can. `last`: where it ends."""
         oldest = self.versions[0].number
         if version < oldest:
             return f"the table's log has lost version {version}, the oldest is {oldest}"
-        lost = next((each for each in sorted(self.unfed) if each >= version), None)
+        last = self.newest if last is None else last
+        lost = next((each for each in sorted(self.unfed) if version <= each <= last), None)
         return None if lost is None else f"data file {self.unfed[lost]} of version {lost} is missing (VACUUM)"
 
 
