@@ -222,7 +222,7 @@ class _GroupCall:
         now_ms = _now_ms()
         snapshot_ms = 0.0 if snapshot is None else now_ms - processed_ms
         times = {"began_ms": self._began_ms, "ended_ms": now_ms, "snapshot_ms": snapshot_ms}
-        self._reports.send("operator", self._host.name, {"late": self._held.counters.late_rows, **times, **body})
+        self._reports.send("operator", self._host.name, {"late": self._held.late_rows, **times, **body})
 
     def _put_out(self, outputs: Iterator[pa.Table]) -> Iterator[pd.DataFrame]:
         if self._onward is not None:

@@ -102,7 +102,7 @@ def test_windows_are_shown_dropped_and_forgotten_as_in_sparks_update_mode(tmp_pa
         expected, late = model.batch(rows, harness.late_ms, harness.watermark_ms)
         shown = harness.batch(rows)
         assert {(e["k"], e["w"]["start"], e["w"]["end"]): (e["n"], e["total"]) for e in shown} == expected
-        assert harness.group.counters.late_rows == late
+        assert harness.group.late_rows == late
         if barrier:
             harness.barrier()
         assert harness.live() == len(model.state)
@@ -219,7 +219,7 @@ def test_append_shows_a_window_once_when_it_has_closed_as_spark_does(tmp_path_fa
         shown = harness.batch(rows)
         assert {(e["k"], e["w"]["start"], e["w"]["end"]): (e["n"], e["total"]) for e in shown} == closed
         assert len(shown) == len(closed)
-        assert harness.group.counters.late_rows == late
+        assert harness.group.late_rows == late
         if barrier:
             harness.barrier()
         assert harness.live() == len(model.state)
@@ -239,7 +239,7 @@ def test_each_row_drops_late_rows_and_forgets_too_and_shows_the_rows_without_hel
     assert [each["total"] for each in harness.batch([row("a", 1, 3), row("a", 2, 4), row("b", 0, 90)])] == [1, 3, 0]
     harness.batch([])
     assert harness.batch([row("a", 5, 5), row("b", 1, 91)])[0]["k"] == "b"
-    assert (harness.group.counters.late_rows, harness.live()) == (1, 1)
+    assert (harness.group.late_rows, harness.live()) == (1, 1)
 
 
 def test_without_a_closing_key_no_row_is_late_and_nothing_is_forgotten(tmp_path):
@@ -249,7 +249,7 @@ def test_without_a_closing_key_no_row_is_late_and_nothing_is_forgotten(tmp_path)
     harness.batch([row("a", 1, 500)])
     harness.batch([])
     assert harness.batch([row("a", 1, 1)])[0]["n"] == 2
-    assert (harness.group.counters.late_rows, harness.live()) == (0, 1)
+    assert (harness.group.late_rows, harness.live()) == (0, 1)
 
 
 @pytest.mark.parametrize(("closing", "timeout"), [(None, "NoTimeout"), (Closing("w_end"), "EventTimeTimeout")])

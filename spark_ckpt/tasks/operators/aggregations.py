@@ -222,7 +222,7 @@ class RunningAggregates:
         if self._closing is None or clock.late_ms is None:
             return rows
         kept = self._closing.on_time(rows, clock.late_ms)
-        group.counters.late_rows += rows.num_rows - kept.num_rows
+        group.late_rows += rows.num_rows - kept.num_rows
         return kept
 
     def _on_rows(self, rows: pa.Table, group: KeyGroupState) -> Iterator[pa.Table]:
@@ -240,22 +240,18 @@ class RunningAggregates:
         # In this mode a key's result comes when the watermark closes it.
         if self._mode == APPEND:
             return
-        output = self._with_each_row(rows, keys, after) if self._mode == EACH_ROW else self._per_key(keys, latest)
-        group.counters.rows_out += output.num_rows
-        yield output
+        yield self._with_each_row(rows, keys, after) if self._mode == EACH_ROW else self._per_key(keys, latest)
 
     def _close(self, group: KeyGroupState, clock: Clock) -> Iterator[pa.Table]:
         """Remove the keys that the watermark has closed, and in "append" emit them."""
         if self._closing is None or clock.watermark_ms is None:
             return
         closed = group.expired(clock.watermark_ms)
-        group.counters.keys_timed_out += len(closed.hashes)
         gone = np.ones(len(closed.hashes), np.bool_)
         group.put(closed.keys, closed.hashes, closed.resolved.state, removed=gone)
         if self._mode == APPEND and len(gone):
             at = np.arange(len(gone))
             keys = Keys(closed.keys, closed.hashes, row_key=at, first_row=at)
-            group.counters.rows_out += len(gone)
             # From the removed state: the rows of a closed window came in earlier batches.
             yield self._per_key(keys, self._by_fold(closed.resolved.state))
 

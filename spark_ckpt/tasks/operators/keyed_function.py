@@ -102,9 +102,7 @@ class KeyedFunction:
                 self._on_rows(rows, group, clock, output)
             # after the rows: a key whose timeout they moved is no longer due
             self._on_timeouts(group, clock, output)
-        for table in output.tables():
-            group.counters.rows_out += table.num_rows
-            yield table
+        yield from output.tables()
 
     def _on_rows(self, rows: pa.Table, group: KeyGroupState, clock: Clock, output: OutputRows) -> None:
         rows = self._timeouts.on_time(rows, group, clock)
@@ -122,7 +120,6 @@ class KeyedFunction:
             return
         due = group.expired(now)
         if len(due.hashes):
-            group.counters.keys_timed_out += len(due.hashes)
             called = _KeyRows(due.keys, due.hashes, due.resolved, timed_out=True)
             self._call(called, self._frames.of_none(self._binding.options), group, clock, output)
 

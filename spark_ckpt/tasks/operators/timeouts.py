@@ -72,5 +72,5 @@ class Timeouts:
         # At the watermark as well, as in Spark.
         late = pc.less_equal(times, pa.scalar(clock.late_ms, pa.timestamp("ms", tz="UTC")).cast(times.type))
         kept = rows.filter(pc.invert(pc.fill_null(late, pa.scalar(False))))
-        group.counters.late_rows += rows.num_rows - kept.num_rows
+        group.late_rows += rows.num_rows - kept.num_rows
         return kept

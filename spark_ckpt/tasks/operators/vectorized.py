@@ -273,7 +273,6 @@ class VectorizedOperator:
         due = group.expired(now)
         if not len(due.hashes):
             return
-        group.counters.keys_timed_out += len(due.hashes)
         none, rows = np.empty(0, np.int64), self._input.empty_table()
         state, exists = due.resolved.state, due.resolved.exists
         batch = KeyBatch(user_columns(rows), due.keys, none, state, exists, clock, timed_out=True)
@@ -294,9 +293,7 @@ class VectorizedOperator:
         # `expired` counts its keys as handled, so a timeout that the function left as it was is written again.
         _write(batch.keys, hashes, before, change, group, everything=batch.timed_out)
         if result.output is not None and len(result.output):
-            table = to_table(result.output, self.output, self._binding.options, self._binding.name)
-            group.counters.rows_out += table.num_rows
-            yield table
+            yield to_table(result.output, self.output, self._binding.options, self._binding.name)
 
     def _answer(self, batch: KeyBatch) -> KeyResult:
         try:

@@ -80,17 +80,6 @@ class Capture:
     epoch: int
 
 
-@dataclass(slots=True)
-class Counters:
-    """Counts of one call, for reports. They are no part of the state."""
-
-    rows_out: int = 0
-    late_rows: int = 0
-    keys_updated: int = 0
-    keys_removed: int = 0
-    keys_timed_out: int = 0
-
-
 class KeyGroupState:
     """State of one key group. Made by `restored` or `decode`; written back by `encode`.
 
@@ -103,7 +92,8 @@ class KeyGroupState:
         self.schema = schema
         self.key_group = key_group
         self.epoch = 0
-        self.counters = Counters()
+        self.late_rows = 0
+        """Late rows of one call, for its report. No part of the state."""
         self.is_restored = False
         self._cache = cache
         self._levels: list[Files] = []
@@ -225,9 +215,6 @@ class KeyGroupState:
         if not len(hashes):
             return
         rows = self._rows(keys, hashes, state, removed, timeout_ms)
-        gone = 0 if removed is None else int(removed.sum())
-        self.counters.keys_removed += gone
-        self.counters.keys_updated += len(hashes) - gone
         # deletions stay: an older level may still hold the key
         self._delta = merged([rows, self._delta], self.schema, drop_deletes=False)
 
