@@ -319,7 +319,9 @@ class JobConfig(BaseModel):
     def of(cls, arguments: Mapping[str, object], conf: Mapping[str, str]) -> Self:
         """Merge arguments over conf keys. Raises `ConfigInvalid` with the invalid key and the allowed values."""
         settings: dict[str, object] = {
-            _field_of(key): value for key, value in conf.items() if key.startswith(CONF_PREFIX)
+            _known(key.removeprefix(CONF_PREFIX).replace(".", "_"), written=key): value  # Spark's keys have dots
+            for key, value in conf.items()
+            if key.startswith(CONF_PREFIX)
         }
         # None stands for an argument that was not given, so the conf key counts.
         settings |= {_known(name): value for name, value in arguments.items() if value is not None}
@@ -332,10 +334,6 @@ class JobConfig(BaseModel):
 def setting_names() -> list[str]:
     """Return the names that a user may write."""
     return [field.alias or name for name, field in JobConfig.model_fields.items()]
-
-
-def _field_of(key: str) -> str:
-    return _known(key.removeprefix(CONF_PREFIX).replace(".", "_"), written=key)  # Spark's keys have dots
 
 
 def _known(name: str, written: str | None = None) -> str:

@@ -15,14 +15,13 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import util
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
 from xml.sax.saxutils import quoteattr
 
 from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit
@@ -109,13 +108,12 @@ def read_lock(place: Traversable) -> tuple[Choice, ...]:
         lock = json.loads(place.read_text())
         if lock["format"] != _LOCK_FORMAT:
             raise ConfigInvalid(f"{place} has format {lock['format']!r}, {_LOCK_FORMAT} is known")
-        return tuple(_choice(row) for row in lock["jars"])
+        return tuple(
+            tuple(Jar(row["group"], row["artifact"], one["version"], one["sha256"]) for one in row["versions"])
+            for row in lock["jars"]
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigInvalid(f"{place} is not a lock file of jars: {type(error).__name__}: {error}") from error
-
-
-def _choice(row: Mapping[str, Any]) -> Choice:
-    return tuple(Jar(row["group"], row["artifact"], one["version"], one["sha256"]) for one in row["versions"])
 
 
 def cache_folder() -> Path:

@@ -62,7 +62,7 @@ def agg_call(given: Sequence[object], output_mode: object, name: object, named: 
     for column, each in named.items():
         if column in aggregates:
             raise GraphInvalid(f"agg: two aggregates are called '{column}'", hint="give each a name of its own")
-        aggregates[column] = _aggregate(f"'{column}'", each)
+        aggregates[column] = each if isinstance(each, Aggregate) else _of_spark(_call(f"'{column}'", each))
     if not aggregates:
         raise GraphInvalid("agg needs at least one aggregate", hint=f"for example {_EXAMPLE}")
     return AggCall(str(mode), str(called), aggregates)
@@ -79,10 +79,6 @@ def _aliased(given: object) -> tuple[str, Aggregate]:
             hint=f'name it: agg(total=F.{call.function}(...)), or F.{call.function}(...).alias("total")',
         )
     return call.alias, _of_spark(call)
-
-
-def _aggregate(what: str, given: object) -> Aggregate:
-    return given if isinstance(given, Aggregate) else _of_spark(_call(what, given))
 
 
 def _call(what: str, given: object) -> AggregateCall:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -59,20 +60,18 @@ def list_savepoints(store: StoreUri, as_json: AsJson = False, storage_option: St
     log_state = open_store(store, storage_option).log.state()
     found = sorted(log_state.savepoints.items(), key=lambda each: (each[1], each[0]))
     if as_json:
-        print_json([{"name": name, "epoch": epoch, "created": _created_iso(log_state, epoch)} for name, epoch in found])
+        print_json(
+            [{"name": name, "epoch": epoch, "created": _created(log_state, epoch, iso)} for name, epoch in found]
+        )
     elif found:
         print_table(
-            ("savepoint", "epoch", "taken"), [(name, Id(epoch), _created(log_state, epoch)) for name, epoch in found]
+            ("savepoint", "epoch", "taken"),
+            [(name, Id(epoch), _created(log_state, epoch, utc)) for name, epoch in found],
         )
     else:
         print_line("no savepoints; add one with: spark-ckpt savepoint add STORE NAME")
 
 
-def _created(log_state: LogState, epoch: int) -> str | None:
+def _created(log_state: LogState, epoch: int, shown: Callable[[int], str]) -> str | None:
     brief = log_state.by_id.get(epoch)
-    return utc(brief.created_ms) if brief else None
-
-
-def _created_iso(log_state: LogState, epoch: int) -> str | None:
-    brief = log_state.by_id.get(epoch)
-    return iso(brief.created_ms) if brief else None
+    return shown(brief.created_ms) if brief else None

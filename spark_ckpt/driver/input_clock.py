@@ -59,7 +59,11 @@ class InputClock(threading.Thread):
     ) -> None:
         super().__init__(name="ckpt-inputs", daemon=True)
         self._spark = spark
-        self._sources = {name: source for name, source in sources.items() if not _is_endless(source)}
+        self._sources = {
+            name: source
+            for name, source in sources.items()
+            if not (isinstance(source, MayNeverEnd) and source.endless is not None)
+        }
         self._every_s = every_s
         self._now_ms = now_ms
         self._asked: tuple[int, Mapping[str, Cursor]] | None = None
@@ -110,7 +114,3 @@ class InputClock(threading.Thread):
     def close(self) -> None:
         """End after the question in progress."""
         self._over.set()
-
-
-def _is_endless(source: Source) -> bool:
-    return isinstance(source, MayNeverEnd) and source.endless is not None

@@ -226,7 +226,8 @@ class JobPlan:
         """Return the location of a sink's staged rows and the time of its publishes."""
         plan, staged = self.stage_plans[sink], self.store.staged(sink).location
         binding = next(each for each in self.bindings if each.name == sink)
-        every_ms, early = _publish_every_ms(binding, self.config), _takes_early(binding, self.config)
+        every_ms = _publish_every_ms(binding, self.config)
+        early = self.config.send_early and isinstance(binding.sink, SendsEarly) and binding.sink.sends_early
         # Never the sink of rejected records: it keeps those of all batches.
         replaces = any(complete_node(each.node) is not None for each in _results([binding]))
         # A transaction would stay open until other stages have decided.
@@ -409,10 +410,6 @@ def _limits(config: JobConfig) -> Limits:
         max_unpublished=config.max_unpublished,
         max_publish_attempts=max(1, config.publish_timeout_ms // 1000),  # one per second, as `Limits.retry_ms` pauses
     )
-
-
-def _takes_early(binding: SinkBinding, config: JobConfig) -> bool:
-    return config.send_early and isinstance(binding.sink, SendsEarly) and binding.sink.sends_early
 
 
 def _publish_every_ms(binding: SinkBinding, config: JobConfig) -> int:

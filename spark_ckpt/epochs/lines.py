@@ -227,7 +227,10 @@ def exactly(programs: Programs, epochs: Mapping[str, int]) -> Line:
 
 def epochs_at(programs: Programs, at_ms: int) -> dict[str, int]:
     """Return the newest epoch of each program at a moment, in ms since 1970 UTC, by the program's own clock; 0 for none."""
-    return {name: _newest_until(program, at_ms) for name, program in programs.items()}
+    return {
+        name: max((each.epoch for each in program.epochs if each.created_ms <= at_ms), default=0)
+        for name, program in programs.items()
+    }
 
 
 def through(programs: Programs, name: str, epoch: int) -> Line:
@@ -333,10 +336,6 @@ def _without(program: Program, number: int) -> str:
 
 def _before(program: Program, epoch: int) -> int | None:
     return max((each.epoch for each in program.epochs if each.epoch < epoch), default=None)
-
-
-def _newest_until(program: Program, at_ms: int) -> int:
-    return max((each.epoch for each in program.epochs if each.created_ms <= at_ms), default=0)
 
 
 def moment_ms(written: str) -> int:

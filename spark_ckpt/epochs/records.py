@@ -89,10 +89,6 @@ class StateFile(Record):
         """Key groups with a range."""
         return frozenset(each.key_group for each in self.ranges)
 
-    def range_of(self, key_group: int) -> StateRange:
-        """Return the range of a key group that the file has."""
-        return next(each for each in self.ranges if each.key_group == key_group)
-
 
 def chain_of(files: Sequence[StateFile], key_group: int) -> tuple[StateFile, ...]:
     """Return the chain of a key group among an operator's files, oldest first: its newest full file, and later changes."""

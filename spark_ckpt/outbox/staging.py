@@ -63,8 +63,10 @@ class FrameBatch:
         return stage_rows(self.frame, sinks, stages, self.number), incarnation
 
     def discard(self) -> None:
-        """Run the plan to its end, and drop its rows."""
-        discard_rows(self.frame)
+        """Run the plan to its end, as Spark needs it for the state of the batch, and drop its rows."""
+        # If state stores of the batch are not committed, Spark 4.1 and later end the query
+        # (STATE_STORE_COMMIT_VALIDATION_FAILED). Earlier versions go on with a wrong watermark and state.
+        self.frame.mapInArrow(_discarded, _REPORT).collect()
 
 
 def checked_schema(frame: DataFrame, rows: SinkRows) -> StructType:
@@ -95,13 +97,6 @@ def reported(sinks: Iterable[str], reports: Iterable[Report]) -> dict[str, list[
         files[sink].append(_record(text, sink))
     # Spark collects the tasks' rows in any order; the order of publishing is that of the manifest.
     return {sink: sorted(found, key=lambda file: (file.task, file.part)) for sink, found in files.items()}
-
-
-def discard_rows(frame: DataFrame) -> None:
-    """Run the plan to its end, as Spark needs it for the state of the batch, and drop its rows."""
-    # If state stores of the batch are not committed, Spark 4.1 and later end the query
-    # (STATE_STORE_COMMIT_VALIDATION_FAILED). Earlier versions go on with a wrong watermark and state.
-    frame.mapInArrow(_discarded, _REPORT).collect()
 
 
 def stager(stages: Sequence[SinkStage], number: int) -> Step:

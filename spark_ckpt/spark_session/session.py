@@ -97,7 +97,7 @@ def session(
         builder = builder.config(key, value)
     # With a session Java runs already, and there is nothing to wait for.
     if SparkSession.getActiveSession() is None:
-        _import_meanwhile()
+        threading.Thread(target=_import_needed_soon, name="ckpt-imports", daemon=True).start()
     # Ctrl-C and a signal to the process group reach Java as well, which would end before the final epoch is taken.
     with launched_deaf():
         spark = builder.getOrCreate()
@@ -122,11 +122,6 @@ def _with_java_options(settings: dict[str, str]) -> dict[str, str]:
     archive = "" if "Archive" in own else class_archive.options()
     compiler = "" if "Tier" in own or "Compile" in own else _LATE_OPTIMISATION
     return settings | {DRIVER_OPTIONS: " ".join(filter(None, [own, archive, compiler, driver_log.options(own)]))}
-
-
-def _import_meanwhile() -> None:
-    """Import modules that a job needs next, while this process waits for the start of Java."""
-    threading.Thread(target=_import_needed_soon, name="ckpt-imports", daemon=True).start()
 
 
 def _import_needed_soon() -> None:

@@ -412,7 +412,10 @@ class LogTable:
     def _load(self, version: int) -> None:
         # Own commits are on disk already.
         if version != self._replaced_version:
-            _sync(self._location, self._loaded_version + 1, version)
+            # Commits of other processes may be in the page cache only, e.g. if their writer was killed before its fsync.
+            # Nothing may be built on them before they are durable.
+            first = max(self._loaded_version + 1, version - _SYNC_BACK)
+            delta_log.sync_versions(self._location, first, version)
         # A data file never changes, so only files that are new in this version are read.
         known, live = self._content.files, delta_log.live_files(self._table)
         loaded = self._read({path: size for path, size in live.items() if path not in known})
@@ -437,12 +440,6 @@ class LogTable:
         return own | {
             path: LogFile(files[path], _checked(table, path)) for path, table in zip(others, tables, strict=True)
         }
-
-
-def _sync(location: Location, first: int, version: int) -> None:
-    # Commits of other processes may be in the page cache only, e.g. if their writer was killed before its fsync.
-    # Nothing may be built on them before they are durable.
-    delta_log.sync_versions(location, max(first, version - _SYNC_BACK), version)
 
 
 def _written(location: Location, at_ms: int, version: int, table: pa.Table, *, data_change: bool) -> AddAction:

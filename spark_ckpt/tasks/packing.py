@@ -53,11 +53,6 @@ def control_tag(kind: Number, epoch: Number, full: Number) -> Number:
     return -(epoch * _KINDS + full * _FULL + kind)
 
 
-def _blob_tags(task: int, first: int, count: int) -> Int64s:
-    # the task's number in the high bits: tags of different tasks never collide
-    return (np.int64(task) << 32) + np.arange(first, first + count)
-
-
 def pack(
     batches: Iterable[pa.RecordBatch],
     task: int | Callable[[], int],
@@ -103,7 +98,8 @@ class _Packer:
 
     def blobs(self, table: pa.Table) -> pa.RecordBatch:
         groups, parts = _by_group(table, len(self.shuffle_keys))
-        tags = _blob_tags(self.task, self.seq, len(groups))
+        # The task's number in the high bits: tags of different tasks never collide.
+        tags = (np.int64(self.task) << 32) + np.arange(self.seq, self.seq + len(groups))
         self.seq += len(groups)  # over all buffers of the task: tags ascend in order of arrival
         columns = [pa.array(self.shuffle_keys[groups]), pa.array(tags), pa.array(map(to_blob, parts), pa.binary())]
         return pa.RecordBatch.from_arrays(columns, schema=PACKED)

@@ -7,7 +7,6 @@ incarnation's query: state files use the key group's number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from itertools import count
 
@@ -32,17 +31,14 @@ def shuffle_keys(key_groups: int, tasks: int) -> tuple[int, ...]:
     waiting = [len(range(task, key_groups, tasks)) for task in range(tasks)]
     found: list[list[int]] = [[] for _ in waiting]
     # try numbers in order and keep each one whose task still needs a group
-    for number, task in _dealt(tasks):
+    for number in count():
+        task = task_of(number, tasks)
         if waiting[task]:
             waiting[task] -= 1
             found[task].append(number)
         if not any(waiting):
             break
     return tuple(found[group % tasks][group // tasks] for group in range(key_groups))
-
-
-def _dealt(tasks: int) -> Iterator[tuple[int, int]]:
-    return ((number, task_of(number, tasks)) for number in count())
 
 
 def task_of(number: int, tasks: int) -> int:

@@ -398,14 +398,10 @@ def _expression_failed(error: PySparkException, condition: str) -> ExpressionFai
     return ExpressionFailed(
         what[:_SHOWN_CHARS],
         spark=condition,
-        expression=_expression(contexts[0]) if contexts else None,
+        expression=contexts[0].fragment()[:_SHOWN_CHARS] if contexts else None,
         at=_call_site(contexts[0]) if contexts else None,
         hint="fix the expression or filter such rows; the epoch is not committed and the batch will be replayed",
     )
-
-
-def _expression(context: QueryContext) -> str:
-    return context.fragment()[:_SHOWN_CHARS]
 
 
 def _call_site(context: QueryContext) -> str | None:

@@ -115,11 +115,9 @@ class Stage:
                 cursors[node.name] = node.source.cursor(line, cursors[node.name])
         if self._inputs is not None:
             self._inputs.batch_ended(cursors)
-        drained = (
-            bool(self._targets)
-            and self._plan.have_reached(cursors, self._targets)
-            and self._timed_out_in(offsets.batch)
-        )
+        # Without a batch in which keys can time out, a draining run might never remove a key.
+        timed_out = self._inputs is None or self._inputs.ran_in(offsets.batch)
+        drained = bool(self._targets) and self._plan.have_reached(cursors, self._targets) and timed_out
         return BatchDone(
             offsets.batch,
             cursors,
@@ -130,10 +128,6 @@ class Stage:
             drained,
             offsets.taken,
         )
-
-    def _timed_out_in(self, batch: int) -> bool:
-        """Return true if keys could time out in the batch. Without that a draining run might never remove a key."""
-        return self._inputs is None or self._inputs.ran_in(batch)
 
     def _description(self, behind: bool) -> StageDescription:
         plan = self._plan

@@ -178,6 +178,7 @@ def _source(name: str, cursor: Mapping[str, Json], manifest: Manifest) -> Json:
 
 
 def _operator(snapshot: OperatorSnapshot) -> Json:
+    newest = max((file.epoch for file in snapshot.files), default=0)
     return {
         "name": snapshot.operator,
         "key_groups": snapshot.key_groups,
@@ -186,14 +187,10 @@ def _operator(snapshot: OperatorSnapshot) -> Json:
         "files": len(snapshot.files),
         "bytes": sum(file.size_bytes for file in snapshot.files),
         # An epoch that changed nothing of the operator names older files only.
-        "rows_changed": sum(file.rows for file in snapshot.files if file.epoch == _newest_of(snapshot)),
+        "rows_changed": sum(file.rows for file in snapshot.files if file.epoch == newest),
         "late_rows": snapshot.late_rows,
         "watermarks_ms": dict(snapshot.watermarks),
     }
-
-
-def _newest_of(snapshot: OperatorSnapshot) -> int:
-    return max((file.epoch for file in snapshot.files), default=0)
 
 
 def _edge(cut: EdgeCut) -> Json:

@@ -60,7 +60,7 @@ class RangeRef(NamedTuple):
 
 def range_ref(file: StateFile, key_group: int) -> RangeRef:
     """Return the reference of a key group to its range of the file."""
-    of = file.range_of(key_group)
+    of = next(each for each in file.ranges if each.key_group == key_group)
     return RangeRef(file.path, of.offset, of.size_bytes, of.rows, file.kind, file.epoch, of.sha256)
 
 
