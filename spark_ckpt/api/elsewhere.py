@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.wording import did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _SINK = 'end a stream with to(sink), for example stream.to(DeltaSink("/data/out")); job.start() runs the job'
 _BATCHES = (

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, SinkContext, StagePlan
 from spark_ckpt.errors import ConfigInvalid, PublishFailed
@@ -13,10 +16,6 @@ from spark_ckpt.place import local_path
 from spark_ckpt.spark_internals.parquet_files import read_parquet
 from spark_ckpt.store.location import Location
 from spark_ckpt.tasks.rows import arrow_schema, check_stageable
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 BatchFunction: TypeAlias = "Callable[[DataFrame, int], None]"
 

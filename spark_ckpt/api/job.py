@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn, Unpack
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from checkpoint_protocols.ids import Epoch
@@ -47,9 +48,6 @@ from spark_ckpt.store.schemes import store_location
 from spark_ckpt.store.store import Store
 from spark_ckpt.tasks.rejects import REJECTED, REJECTED_SCHEMA
 from spark_ckpt.tasks.rows import check_stageable
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 LATEST = "latest"
 _SOURCES = "give a source object, for example FilesSource(path, format, schema), DeltaSource(table) or KafkaSource(...)"

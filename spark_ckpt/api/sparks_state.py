@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import NullType, StructType
 
@@ -22,9 +22,6 @@ from spark_ckpt.spark_internals.operator_metadata import WORDS, place_schemas
 from spark_ckpt.spark_internals.query_logs import STATE
 from spark_ckpt.spark_internals.settings import CHECKPOINT_FORMAT
 from spark_ckpt.store.store import Store
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _JOIN, _VARIABLES = "symmetricHashJoin", "transformWithState"
 _KEYS = ("key", "user_map_key")

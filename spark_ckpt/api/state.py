@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_ckpt.api.sparks_state import sparks_rows, sparks_rows_now
 from spark_ckpt.epochs.records import Manifest
@@ -17,10 +17,6 @@ from spark_ckpt.store.ddl import column_names, column_types
 from spark_ckpt.store.existing import existing_store
 from spark_ckpt.store.state_rows import snapshot_of, sparks_operator
 from spark_ckpt.store.store import Store
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 _INTERNAL = ("ckpt_op", "ckpt_key_group", "ckpt_key_hash", "ckpt_timeout_ms")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
@@ -12,9 +13,6 @@ from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.plan.graph import struct_of
 from spark_ckpt.spark_internals.column_names import column_of, quoted
 from spark_ckpt.tasks.rows import REJECT
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 OnError = Literal["fail", "drop"]
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from spark_ckpt.connector import EpochOutput, SinkContext
 from spark_ckpt.errors import Fenced, PublishConflict
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _LOST = "the store was replaced or cut, or the target was; bring back the one that is older, or start the job on a new store"
 

@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from checkpoint_protocols.machine import Effect
 from checkpoint_protocols.vocabulary import Note
@@ -39,20 +38,18 @@ from spark_ckpt.coordination.stage_process import EpochEnding, EpochServes, Stam
 from spark_ckpt.driver.answering import NoAnswer, answer_within
 from spark_ckpt.driver.coordinator import CoordinatorLoop, Rules
 from spark_ckpt.driver.epoch_clock import EpochClock
+from spark_ckpt.driver.job_plan import JobPlan
 from spark_ckpt.driver.lanes import Lanes
 from spark_ckpt.driver.maintenance.materializing import Materializing
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.query.batch_phases import Phases
 from spark_ckpt.driver.query.control_source import Control
 from spark_ckpt.driver.source_watch import SourceWatch
+from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import Manifest, SinkAck, SparkState, Timings
 from spark_ckpt.errors import CkptError, ConfigInvalid, Fenced, StoreOutage, StoreUnreachable
 from spark_ckpt.events.announcer import Announcer
 from spark_ckpt.failpoints import Failpoint, hit
-
-if TYPE_CHECKING:
-    from spark_ckpt.driver.job_plan import JobPlan
-    from spark_ckpt.epochs.log_state import LogState
 
 _log = logging.getLogger(__name__)
 

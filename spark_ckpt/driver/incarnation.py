@@ -18,7 +18,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from checkpoint_protocols.machine import Effect
 from spark_ckpt.connector import Cursor
@@ -39,6 +38,7 @@ from spark_ckpt.driver.coordinator import CoordinatorLoop
 from spark_ckpt.driver.effects import Effects
 from spark_ckpt.driver.index_keeper import IndexKeeper, stage_process
 from spark_ckpt.driver.input_clock import input_clock
+from spark_ckpt.driver.job_plan import JobPlan
 from spark_ckpt.driver.lanes import Lanes
 from spark_ckpt.driver.lease_keeper import LeaseKeeper
 from spark_ckpt.driver.maintenance.materializing import Materializing
@@ -52,17 +52,14 @@ from spark_ckpt.driver.query.stage import Stage
 from spark_ckpt.driver.query.stage_query import RunningQuery, stop_within
 from spark_ckpt.driver.source_watch import SourceWatch
 from spark_ckpt.epochs.identity import Parts, Standing
+from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import SparkState
+from spark_ckpt.epochs.restore import RecoveryPoint
 from spark_ckpt.errors import CkptError, Fenced, RunFailed, in_short
 from spark_ckpt.events.announcer import Announcer
 from spark_ckpt.events.listener import OutageEvent
 from spark_ckpt.tasks.state.local_folder import LocalFolder
 from spark_ckpt.trace.recorder import recorded
-
-if TYPE_CHECKING:
-    from spark_ckpt.driver.job_plan import JobPlan
-    from spark_ckpt.epochs.log_state import LogState
-    from spark_ckpt.epochs.restore import RecoveryPoint
 
 _log = logging.getLogger(__name__)
 POLL_S = 0.1

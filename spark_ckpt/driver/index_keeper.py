@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Cursor
 from spark_ckpt.coordination.messages import EpochRequested, EpochsReleased, Reason
+from spark_ckpt.coordination.protocol import EpochProtocol
 from spark_ckpt.coordination.stage_process import (
     Between,
     EpochServes,
@@ -26,15 +26,12 @@ from spark_ckpt.coordination.stage_process import (
     TakeEpoch,
 )
 from spark_ckpt.driver.answering import NoAnswer, answer_within
+from spark_ckpt.driver.coordinator import CoordinatorLoop, Rules
+from spark_ckpt.driver.job_plan import JobPlan
 from spark_ckpt.errors import CkptError, Fenced, GraphInvalid
 from spark_ckpt.program_edges.following import EdgeLog, position_of
 from spark_ckpt.program_edges.sink import EdgeSink
 from spark_ckpt.program_edges.source import EdgeSource
-
-if TYPE_CHECKING:
-    from spark_ckpt.coordination.protocol import EpochProtocol
-    from spark_ckpt.driver.coordinator import CoordinatorLoop, Rules
-    from spark_ckpt.driver.job_plan import JobPlan
 
 _log = logging.getLogger(__name__)
 LOOK_S = 0.5

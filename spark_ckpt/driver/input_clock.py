@@ -12,16 +12,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from spark_ckpt.connector import Cursor, MayNeverEnd, Source
+from spark_ckpt.driver.job_plan import JobPlan
 from spark_ckpt.tasks.input_time import set_inputs_read_ms
 from spark_ckpt.tasks.operators.vectorized import VectorizedOperator
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from spark_ckpt.driver.job_plan import JobPlan
 
 _log = logging.getLogger(__name__)
 _PARTS = 10

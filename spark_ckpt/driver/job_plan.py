@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pyspark.sql import SparkSession
+
+from spark_ckpt.config import JobConfig
 from spark_ckpt.connector import CostlyCommits, Cursor, KnowsColumns, MayNeverEnd, SendsEarly, StagePlan
 from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, Limits, OperatorShape, SinkPlace
 from spark_ckpt.coordination.manifests import SPARK_OPERATORS
@@ -21,6 +23,7 @@ from spark_ckpt.driver.query.state_check import check_in_flight, check_spark_sta
 from spark_ckpt.endpoints import identities
 from spark_ckpt.epochs.identity import Confirmed, Found, Standing, free_of
 from spark_ckpt.epochs.parts import differing
+from spark_ckpt.epochs.records import GraphNode, Manifest, OperatorSnapshot
 from spark_ckpt.epochs.restore import LATEST, RestoreTarget, unpublished_rows
 from spark_ckpt.epochs.ways_back import choice_unseen, whole_manifests
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid, RowsLost
@@ -45,17 +48,11 @@ from spark_ckpt.plan.graph import (
 )
 from spark_ckpt.program_edges.sink import EdgeSink
 from spark_ckpt.store.location import Location
+from spark_ckpt.store.store import Store
 from spark_ckpt.tasks.rejects import REJECTED
 from spark_ckpt.tasks.rows import arrow_schema
 from spark_ckpt.tasks.shuffle_keys import usual_key_groups
 from spark_ckpt.tasks.staging import SinkStage
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from spark_ckpt.config import JobConfig
-    from spark_ckpt.epochs.records import GraphNode, Manifest, OperatorSnapshot
-    from spark_ckpt.store.store import Store
 
 _log = logging.getLogger(__name__)
 

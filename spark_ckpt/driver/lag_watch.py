@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from spark_ckpt.connector import CountsLag, Cursor
 from spark_ckpt.plan.graph import SourceNode
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 

@@ -6,22 +6,18 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from checkpoint_protocols.ids import Incarnation
 from spark_ckpt.connector import EpochOutput, SinkContext, StagedEarly
 from spark_ckpt.coordination.messages import EarlySendEnded, PublishEnded
+from spark_ckpt.driver.job_plan import JobPlan
 from spark_ckpt.driver.publishing import SinkLane
 from spark_ckpt.endpoints.identities import explained, parts_of
 from spark_ckpt.epochs.identity import Parts, Standing
+from spark_ckpt.epochs.restore import RecoveryPoint
 from spark_ckpt.epochs.ways_back import way_back
 from spark_ckpt.errors import CkptError, Fenced
 from spark_ckpt.plan.graph import SinkBinding
-
-if TYPE_CHECKING:
-    from spark_ckpt.driver.job_plan import JobPlan
-    from spark_ckpt.epochs.restore import RecoveryPoint
-
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from spark_ckpt.config import DurationText, checked_duration_ms
 from spark_ckpt.connector import Json
@@ -18,12 +18,15 @@ from spark_ckpt.driver.all_available import AllAvailable, Arrivals, Step
 from spark_ckpt.driver.companion import Companion, close
 from spark_ckpt.driver.companion import start as start_companions
 from spark_ckpt.driver.incarnation import SparkIncarnation
+from spark_ckpt.driver.job_plan import JobPlan
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.query.failures import typed
 from spark_ckpt.driver.showing import show
 from spark_ckpt.driver.signals import stops
+from spark_ckpt.driver.standby.standing_by import StandingBy
 from spark_ckpt.driver.supervisor import Supervisor
 from spark_ckpt.endpoints.markers import refuse_newer_sinks
+from spark_ckpt.epochs.records import EpochBrief
 from spark_ckpt.errors import (
     CkptError,
     ConfigInvalid,
@@ -36,11 +39,6 @@ from spark_ckpt.errors import (
 from spark_ckpt.events.announcer import Announcer, in_listener_of
 from spark_ckpt.events.listener import RunListener
 from spark_ckpt.store.epoch_log import EpochLog, check_savepoint_name
-
-if TYPE_CHECKING:
-    from spark_ckpt.driver.job_plan import JobPlan
-    from spark_ckpt.driver.standby.standing_by import StandingBy
-    from spark_ckpt.epochs.records import EpochBrief
 
 _log = logging.getLogger(__name__)
 POLL_S = 0.1

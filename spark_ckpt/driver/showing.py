@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from spark_ckpt.driver.job_plan import JobPlan
 from spark_ckpt.driver.lag_watch import LagWatch
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.observability.live_view import follow
-
-if TYPE_CHECKING:
-    from spark_ckpt.driver.job_plan import JobPlan
 
 
 def show(plan: JobPlan, progress: Progress, is_over: Callable[[float], bool], seconds: float | None) -> None:

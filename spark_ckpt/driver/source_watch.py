@@ -11,16 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Identified, KeepsConnection, Source
 from spark_ckpt.driver.answering import NoAnswer, answer_within
+from spark_ckpt.driver.job_plan import JobPlan
 from spark_ckpt.endpoints.identities import parts_of
 from spark_ckpt.epochs.identity import Parts, still_the_same
 from spark_ckpt.errors import CkptError, IdentityChanged, SourceSilent
-
-if TYPE_CHECKING:
-    from spark_ckpt.driver.job_plan import JobPlan
 
 _log = logging.getLogger(__name__)
 LOOK_EVERY_S = 10.0

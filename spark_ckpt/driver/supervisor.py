@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Cursor
 from spark_ckpt.coordination.messages import Outcome
 from spark_ckpt.coordination.patience import Ended, GiveUp, Patience, Pause, stop_bound_ms
 from spark_ckpt.coordination.standby import NO_OTHERS
 from spark_ckpt.driver.incarnation import Ending, SparkIncarnation
+from spark_ckpt.driver.job_plan import JobPlan
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.query.failures import typed
 from spark_ckpt.driver.query.inputs import skip_lost, with_next_step, with_source
@@ -33,9 +33,6 @@ from spark_ckpt.events.announcer import Announcer
 from spark_ckpt.events.listener import OutageEvent, RunListener
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.wording import counted
-
-if TYPE_CHECKING:
-    from spark_ckpt.driver.job_plan import JobPlan
 
 _log = logging.getLogger(__name__)
 PAUSE_S = 1.0

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BooleanType, StructField, StructType
 
@@ -24,9 +25,6 @@ from spark_ckpt.outbox.running import OutboxRun, OutboxSettings, prepared
 from spark_ckpt.outbox.staging import Report, reported, write_staged
 from spark_ckpt.tasks.staging import SinkStage, running_batch
 from spark_ckpt.tasks.worker_process import prepare_worker
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _ARGUMENTS = ("restore=", "accept_query=", "accept_new_sink=", "accept_moved=")
 

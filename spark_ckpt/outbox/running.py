@@ -14,7 +14,10 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Event
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from checkpoint_protocols.ids import Incarnation
 from spark_ckpt.connector import (
@@ -66,10 +69,6 @@ from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.store import Store
 from spark_ckpt.tasks.staging import SinkStage
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
 
 _log = logging.getLogger(__name__)
 _LEASE_MS = 30_000

@@ -13,10 +13,11 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pydantic import ValidationError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from spark_ckpt.connector import SinkRows, StagedFile
 from spark_ckpt.epochs.records import STAGED_FILE, StagedFileRecord
@@ -24,10 +25,6 @@ from spark_ckpt.errors import EpochDamaged
 from spark_ckpt.tasks.rows import ROWS_PER_WRITE
 from spark_ckpt.tasks.staging import SinkStage, StageWriter
 from spark_ckpt.tasks.worker_process import prepare_worker
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 _REPORT = "sink string, file string"
 Report = tuple[str, str]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructType, TimestampType
 
@@ -17,10 +17,6 @@ from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.spark_internals.column_names import column_of
 from spark_ckpt.tasks.operators.named_inputs import PRESENT, NamedInput
 from spark_ckpt.tasks.rows import RESERVED_PREFIX, arrow_schema, check_not_reserved
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
 
 TIME = f"{RESERVED_PREFIX}time"
 """A row's event time, independent of its column's name in the input; null in rows of inputs without a watermark."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from spark_ckpt.plan.graph import OperatorNode, build, reads_of
 from spark_ckpt.spark_internals.plans import columns_kept, streaming_template
@@ -13,9 +14,6 @@ from spark_ckpt.tasks.key_hash import can_hash
 from spark_ckpt.tasks.onward import Onward
 from spark_ckpt.tasks.operators.pandas_rows import PandasOptions
 from spark_ckpt.tasks.rows import arrow_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def pandas_options(spark: SparkSession) -> PandasOptions:

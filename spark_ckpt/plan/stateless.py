@@ -20,7 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
 
 from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.spark_internals.event_time import CLOCK_NODE
@@ -34,9 +35,6 @@ from spark_ckpt.spark_internals.plans import (
     PlanNode,
     analysed,
 )
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _KEYED = (
     "use groupBy(...) and an operator of the stream itself: agg, applyInPandasWithState or applyVectorized; "

@@ -7,7 +7,9 @@ causes it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from spark_ckpt.connector import BeginsAtSeed
 from spark_ckpt.plan.graph import (
@@ -24,10 +26,6 @@ from spark_ckpt.plan.graph import (
 )
 from spark_ckpt.plan.stateless import Refused, check_operation, check_rows
 from spark_ckpt.spark_internals.plans import streaming_template
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 Read = Callable[[Leaf], "DataFrame"]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from pyspark.sql.types import StructType, TimestampType
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructField, StructType, TimestampType
 
 from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.spark_internals.window_columns import (
@@ -16,10 +16,6 @@ from spark_ckpt.spark_internals.window_columns import (
     without_watermark_mark,
 )
 from spark_ckpt.tasks.operators.window_keys import Closing
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructField
 
 
 def without_marks(schema: StructType) -> StructType:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -21,9 +22,6 @@ from spark_ckpt.epochs.records import Position
 from spark_ckpt.program_edges.following import EdgeLog, position_of
 from spark_ckpt.program_edges.segments import SegmentReader
 from spark_ckpt.store.existing import existing_store
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 FORMAT_NAME = "spark_ckpt_edge"
 # Spark hides options with `secret` in their names from plans and its UI (default of `spark.redaction.regex`).

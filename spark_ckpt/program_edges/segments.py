@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
 
 from spark_ckpt.connector import StagedFile
 from spark_ckpt.connector_parts.file_stream import FileRun
@@ -12,11 +15,6 @@ from spark_ckpt.errors import EpochDamaged, SourceInvalid, StateSchemaChanged
 from spark_ckpt.store.location import Location
 from spark_ckpt.tasks.rows import ROWS_PER_WRITE, arrow_schema, conform
 from spark_ckpt.tasks.worker_process import prepare_worker
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql.datasource import InputPartition
-    from pyspark.sql.types import StructType
 
 
 @dataclass(frozen=True, slots=True)

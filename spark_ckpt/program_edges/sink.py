@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, SinkContext, StagePlan
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.tasks.rows import arrow_schema, check_stageable
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,10 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from spark_ckpt.connector import Cursor, Folder
 from spark_ckpt.epochs.names import valid_name
@@ -15,10 +18,6 @@ from spark_ckpt.errors import SourceInvalid
 from spark_ckpt.program_edges.following import EdgeLog, position_of
 from spark_ckpt.program_edges.planner import FORMAT_NAME, EdgeDataSource, EdgeSettings
 from spark_ckpt.store.schemes import store_location
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 _ID = "reader"
 

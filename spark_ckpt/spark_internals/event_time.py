@@ -7,8 +7,9 @@ stores only that one: all clocks of a new query start at zero.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from py4j.java_gateway import JavaObject
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
@@ -16,10 +17,6 @@ from spark_ckpt.spark_internals.column_names import column_of
 from spark_ckpt.spark_internals.jvm import kind_of
 from spark_ckpt.spark_internals.names import SparkName
 from spark_ckpt.spark_internals.window_columns import WATERMARK
-
-if TYPE_CHECKING:
-    from py4j.java_gateway import JavaObject
-    from pyspark.sql import DataFrame
 
 _OPERATORS = "org.apache.spark.sql.execution.streaming.operators.stateful"
 _FOLDER = "sql/core/src/main/scala/org/apache/spark/sql/execution/streaming/operators/stateful"

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_ckpt.spark_internals.names import SparkName
 from spark_ckpt.spark_internals.query_logs import Unreadable
 from spark_ckpt.spark_internals.settings import set_for_a_while
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _HELPER = (
     "org.apache.spark.sql.execution.streaming.operators.stateful.flatmapgroupswithstate.FlatMapGroupsWithStateExecHelper"

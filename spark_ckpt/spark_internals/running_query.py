@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+
+from py4j.java_gateway import JavaObject
+from pyspark.sql import SparkSession
 
 from spark_ckpt.spark_internals.event_time import EventClocks
 from spark_ckpt.spark_internals.jvm import is_a, items_of, jvm_of, kind_of
 from spark_ckpt.spark_internals.names import SparkName
-
-if TYPE_CHECKING:
-    from py4j.java_gateway import JavaObject
-    from pyspark.sql import SparkSession
 
 _PACKAGE = "org.apache.spark.sql.execution"
 _FOLDER = "sql/core/src/main/scala/org/apache/spark/sql/execution"

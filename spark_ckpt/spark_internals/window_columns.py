@@ -7,18 +7,15 @@ both marks. A field of the struct loses them, so its definition is looked up in 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from pyspark.sql.types import StructType
+from py4j.java_gateway import JavaObject
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructField, StructType
 
 from spark_ckpt.spark_internals.column_names import column_of
 from spark_ckpt.spark_internals.jvm import items_of, java_frame, kind_of
 from spark_ckpt.spark_internals.names import SparkName
-
-if TYPE_CHECKING:
-    from py4j.java_gateway import JavaObject
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructField
 
 _CATALYST = "org.apache.spark.sql.catalyst"
 _FOLDER = "sql/catalyst/src/main/scala/org/apache/spark/sql/catalyst"

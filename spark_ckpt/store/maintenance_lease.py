@@ -12,20 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import TYPE_CHECKING
 
 from spark_ckpt.epochs.log_state import LogState, MaintenanceEntry
 from spark_ckpt.epochs.records import MaintenanceEnded, MaintenanceLeased, Manifest, StagedFileRecord, StateFile
 from spark_ckpt.epochs.retention import Retention, RetentionReport
 from spark_ckpt.errors import CkptError, Fenced
 from spark_ckpt.store import proposals
+from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_rows import row_of
 from spark_ckpt.store.log_table import NewRow
 from spark_ckpt.store.store import Store, compare
-
-if TYPE_CHECKING:
-    from spark_ckpt.store.epoch_log import EpochLog
 
 Guard = Callable[[], None]
 """Function called before each step. It raises if the work must stop."""

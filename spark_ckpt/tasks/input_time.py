@@ -5,12 +5,7 @@ The driver passes it to a batch's tasks as a local property of the Spark job, so
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pyspark import TaskContext
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext
+from pyspark import SparkContext, TaskContext
 
 _PROPERTY = "spark_ckpt.inputs.read.ms"
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, FloatType, StructType
 
 from spark_ckpt.spark_internals.column_names import column_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
 
 
 def key_hash_of(schema: StructType, keys: Sequence[str]) -> Column:

@@ -6,12 +6,7 @@ batch's tasks as a local property of the Spark job.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pyspark import TaskContext
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext
+from pyspark import SparkContext, TaskContext
 
 _PROPERTY = "spark_ckpt.late.watermark.ms"
 

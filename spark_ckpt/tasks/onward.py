@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pandas as pd
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_ckpt.tasks.key_hash import key_hash
 from spark_ckpt.tasks.packing import pack
 from spark_ckpt.tasks.rows import BLOB, KEY_HASH, SHUFFLE_KEY, TAG
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 PACKED = f"{SHUFFLE_KEY} long, {TAG} long, {BLOB} binary"
 """Columns that the operator's function yields to Spark: packed rows, with a wider shuffle key (see `unsafe`)."""

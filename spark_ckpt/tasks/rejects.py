@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StringType, StructType
 
 from spark_ckpt.coordination.reports import FILE
@@ -24,9 +24,6 @@ from spark_ckpt.spark_internals.column_names import map_in_arrow
 from spark_ckpt.tasks.reports import Reports
 from spark_ckpt.tasks.rows import REJECT
 from spark_ckpt.tasks.staging import SinkStage, StageWriter, running_batch
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 REJECTED = "rejected"
 """Name of the side output, and of its sink in the store."""

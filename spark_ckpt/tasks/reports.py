@@ -7,15 +7,11 @@ defines reports, how the calls of a task become one of them, and the rule for th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from pyspark import AccumulatorParam, TaskContext
+from pyspark import Accumulator, AccumulatorParam, SparkContext, TaskContext
 
 from spark_ckpt.connector import Json
 from spark_ckpt.coordination.reports import Report, Step, add, latest_attempts
-
-if TYPE_CHECKING:
-    from pyspark import Accumulator, SparkContext
 
 
 class _Joining(AccumulatorParam[list[Report]]):

@@ -6,23 +6,19 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.lease.delegation import SETTINGS, Delegation, StandbyReport, turns_of
 from checkpoint_protocols.lease.messages import Lease, Terms
 from checkpoint_protocols.lease.rotation import DRAWS
-from spark_ckpt.epochs.records import MaintenanceLeased, MaintenanceTurn
+from spark_ckpt.driver.job_plan import JobPlan
+from spark_ckpt.epochs.log_state import LogState, MaintenanceEntry
+from spark_ckpt.epochs.records import MaintenanceLeased, MaintenanceTurn, Manifest
 from spark_ckpt.errors import StoreOutage
 from spark_ckpt.events.listener import MaintenanceEvent
 from spark_ckpt.store.holder import runs_here
 from spark_ckpt.store.maintenance_lease import MaintenanceLog
 from spark_ckpt.store.standbys import StandbyNote, Standbys
-
-if TYPE_CHECKING:
-    from spark_ckpt.driver.job_plan import JobPlan
-    from spark_ckpt.epochs.log_state import LogState, MaintenanceEntry
-    from spark_ckpt.epochs.records import Manifest
 
 _log = logging.getLogger(__name__)
 LOOK_S = 1.0

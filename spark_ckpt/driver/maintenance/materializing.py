@@ -14,19 +14,16 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
+from spark_ckpt.config import JobConfig
 from spark_ckpt.coordination.messages import MaterializeTables
+from spark_ckpt.driver.job_plan import JobPlan
 from spark_ckpt.driver.maintenance import delegating
 from spark_ckpt.driver.maintenance.delegating import MaintenanceDelegation, Say
 from spark_ckpt.driver.query.inputs import InputRetention
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.retention import Retention, RetentionReport
 from spark_ckpt.errors import LogDamaged, StoreOutage
-
-if TYPE_CHECKING:
-    from spark_ckpt.config import JobConfig
-    from spark_ckpt.driver.job_plan import JobPlan
 
 _log = logging.getLogger(__name__)
 WATCH_S = 3.0

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from spark_ckpt.driver.maintenance.dealing import behind, changing
 from spark_ckpt.driver.query.spark_state import CheckpointState, shared_folder
@@ -22,9 +23,6 @@ from spark_ckpt.spark_internals.settings import state_settings
 from spark_ckpt.spark_internals.state_partitions import repartition_state
 from spark_ckpt.storage_errors import one_line
 from spark_ckpt.store.store import Store
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _PLACE = "is in an invalid state."
 """End of the sentence in which Spark's error names the checkpoint, which is gone when a user reads it."""

@@ -11,12 +11,15 @@ import logging
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.lease.delegation import StandbyLease
-from spark_ckpt.driver.maintenance.delegating import lease_of, steady_ms
+from spark_ckpt.driver.job_plan import JobPlan
+from spark_ckpt.driver.maintenance.delegating import Say, lease_of, steady_ms
 from spark_ckpt.driver.maintenance.materializing import retention_of
+from spark_ckpt.driver.standby.follower import Follower
+from spark_ckpt.driver.standby.lookout import Lookout
+from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import MaintenanceEnded
 from spark_ckpt.errors import CkptError, EpochNotFound, Fenced, StoreOutage
 from spark_ckpt.events.listener import MaintenanceEvent
@@ -24,13 +27,6 @@ from spark_ckpt.store.epoch_log import wall_ms
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.maintenance_lease import MaintenanceLog, damage_of, under_lease
 from spark_ckpt.store.standbys import StandbyNote, Standbys
-
-if TYPE_CHECKING:
-    from spark_ckpt.driver.job_plan import JobPlan
-    from spark_ckpt.driver.maintenance.delegating import Say
-    from spark_ckpt.driver.standby.follower import Follower
-    from spark_ckpt.driver.standby.lookout import Lookout
-    from spark_ckpt.epochs.log_state import LogState
 
 _log = logging.getLogger(__name__)
 LOOK_S = 0.05

@@ -11,17 +11,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from spark_ckpt.connector import BeginsAtSeed, Cursor, Seed, Source
+from spark_ckpt.driver.query.spark_state import CheckpointState
+from spark_ckpt.plan.plan_order import PlanOrder
 from spark_ckpt.spark_internals.checkpoint_files import COMMITTED, batch_metadata, seeded_checkpoint
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from spark_ckpt.driver.query.spark_state import CheckpointState
-    from spark_ckpt.plan.plan_order import PlanOrder
-    from spark_ckpt.store.location import Location
+from spark_ckpt.store.location import Location
 
 
 def seed_checkpoint(

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_ckpt.coordination.markers import NO_MARKER, ControlMarker
 from spark_ckpt.spark_internals.memory_stream import MemoryStream, rows_up_to
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 class Control:

@@ -11,18 +11,15 @@ import json
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from spark_ckpt.connector import StagedFile
 from spark_ckpt.coordination.edges import Bound
 from spark_ckpt.spark_internals.memory_stream import MemoryStream, rows_up_to
+from spark_ckpt.store.location import Location
 from spark_ckpt.tasks.stage_tasks import segment_reader
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
-    from spark_ckpt.store.location import Location
 
 
 @dataclass(slots=True)

@@ -12,10 +12,10 @@ import re
 import sys
 from textwrap import dedent
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from py4j.protocol import Py4JError, Py4JNetworkError
-from pyspark.errors import PySparkException, QueryContextType
+from pyspark.errors import PySparkException, QueryContext, QueryContextType
 
 from spark_ckpt import errors
 from spark_ckpt.errors import (
@@ -41,9 +41,6 @@ from spark_ckpt.tasks.failures import (
     bounded,
 )
 from spark_ckpt.tasks.user_frames import user_part, user_traceback
-
-if TYPE_CHECKING:
-    from pyspark.errors import QueryContext
 
 _TYPED = re.compile(r"\[(CKPT_[A-Z_]+)\] ([^\n]+)((?:\n  [^\n:]+:(?: [^\n]*|(?:\n    [^\n]*)+))*)")
 _FIELD = re.compile(r"\n  ([^\n:]+):(?: ([^\n]*)|((?:\n    [^\n]*)+))")

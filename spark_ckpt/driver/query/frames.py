@@ -26,15 +26,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from spark_ckpt.connector import Cursor
 from spark_ckpt.coordination.edges import Bound
+from spark_ckpt.driver.input_clock import InputClock
 from spark_ckpt.driver.query.admission import Admission
 from spark_ckpt.driver.query.control_source import Control, control_rows
+from spark_ckpt.driver.query.edge_stream import EdgeStream
+from spark_ckpt.driver.query.spark_state import CheckpointState
 from spark_ckpt.errors import EnvironmentUnfit
 from spark_ckpt.plan.graph import (
     EdgeNode,
@@ -68,14 +71,6 @@ from spark_ckpt.tasks.reports import Reports
 from spark_ckpt.tasks.rows import EVENT_TIME, REJECT
 from spark_ckpt.tasks.stage_tasks import Step, exploder, first_met, packer, stager, tapper
 from spark_ckpt.tasks.staging import SinkStage
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
-
-    from spark_ckpt.driver.input_clock import InputClock
-    from spark_ckpt.driver.query.edge_stream import EdgeStream
-    from spark_ckpt.driver.query.spark_state import CheckpointState
 
 STAGED = "staged long"
 """Schema of a step that stages rows; it emits no row."""

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from spark_ckpt.driver.query.control_source import marker_number
 from spark_ckpt.driver.query.edge_stream import taken_up_to
 from spark_ckpt.errors import EnvironmentUnfit
+from spark_ckpt.plan.plan_order import PlanOrder
 from spark_ckpt.spark_internals.checkpoint_files import OtherFormat, offsets_path, parse_offsets
-
-if TYPE_CHECKING:
-    from spark_ckpt.plan.plan_order import PlanOrder
-    from spark_ckpt.store.location import Location
+from spark_ckpt.store.location import Location
 
 
 @dataclass(frozen=True, slots=True)

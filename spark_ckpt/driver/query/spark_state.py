@@ -13,10 +13,13 @@ import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from spark_ckpt.config import CONF_PREFIX
+from spark_ckpt.driver.job_plan import JobPlan
 from spark_ckpt.epochs.records import SparkState
+from spark_ckpt.epochs.restore import RecoveryPoint
 from spark_ckpt.errors import ConfigInvalid, SparkStateUncaptured
 from spark_ckpt.spark_internals.checkpoint_files import metadata_of
 from spark_ckpt.spark_internals.operator_metadata import operators_in, place_schemas
@@ -24,15 +27,9 @@ from spark_ckpt.spark_internals.query_logs import COMMITS, OFFSETS, STATE, State
 from spark_ckpt.spark_internals.settings import CHECKPOINT_FORMAT, PARTITIONS, PROVIDER, state_settings
 from spark_ckpt.spark_internals.state_selection import select
 from spark_ckpt.storage_errors import typed_errors_at
+from spark_ckpt.store.location import Location
 from spark_ckpt.store.spark_state import Known, Moment, SparkStates, StateIndex
 from spark_ckpt.temporary_folder import TemporaryFolder
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from spark_ckpt.driver.job_plan import JobPlan
-    from spark_ckpt.epochs.restore import RecoveryPoint
-    from spark_ckpt.store.location import Location
 
 _LOOK_S = 0.002
 

@@ -6,30 +6,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Cursor, KeepsUnchanged
 from spark_ckpt.coordination.edges import Bound
 from spark_ckpt.coordination.messages import BatchDone
 from spark_ckpt.coordination.protocol import EpochProtocol
 from spark_ckpt.coordination.reports import Report
+from spark_ckpt.driver.input_clock import InputClock
+from spark_ckpt.driver.job_plan import JobPlan
 from spark_ckpt.driver.query.admission import Admission
 from spark_ckpt.driver.query.control_source import Control
 from spark_ckpt.driver.query.edge_stream import EdgeStream
 from spark_ckpt.driver.query.frames import StageDescription
 from spark_ckpt.driver.query.inputs import first_position
 from spark_ckpt.driver.query.offset_log import BatchOffsets
+from spark_ckpt.driver.query.spark_state import CheckpointState
 from spark_ckpt.driver.query.stage_query import RunningQuery, StageQuery
 from spark_ckpt.epochs.parts import differing
+from spark_ckpt.plan.graph import EdgeNode, OperatorNode, SourceNode
 from spark_ckpt.store.widening import types_change
 from spark_ckpt.tasks.group_host import GroupHost
 from spark_ckpt.tasks.state.local_folder import LocalFolder
-
-if TYPE_CHECKING:
-    from spark_ckpt.driver.input_clock import InputClock
-    from spark_ckpt.driver.job_plan import JobPlan
-    from spark_ckpt.driver.query.spark_state import CheckpointState
-    from spark_ckpt.plan.graph import EdgeNode, OperatorNode, SourceNode
 
 
 class Stage:

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_ckpt.connector import Json
 from spark_ckpt.coordination.cut import event_times
@@ -45,10 +46,6 @@ from spark_ckpt.store.folders import delete_folder, folders
 from spark_ckpt.store.location import Location
 from spark_ckpt.tasks.late_watermark import LateWatermark
 from spark_ckpt.tasks.reports import Reports
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
 _STARTING = threading.Lock()

@@ -11,16 +11,14 @@ import logging
 import threading
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from spark_ckpt.driver.query.failures import failure_by
 from spark_ckpt.errors import EnvironmentUnfit
 from spark_ckpt.spark_internals.python_workers import workers_python
 from spark_ckpt.spark_session.worker_python import is_this_python
 from spark_ckpt.tasks.worker_process import in_prepared_worker
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 _warm: dict[str, Future[None]] = {}

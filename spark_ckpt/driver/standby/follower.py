@@ -13,17 +13,14 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from spark_ckpt.driver.job_plan import JobPlan
+from spark_ckpt.driver.query.stage import Stage
 from spark_ckpt.driver.standby.rehearsal import can_rehearse, rehearse, remove, runs_here, scratch_for, stage_behind
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.errors import UNREADABLE, CkptError, StoreOutage
 from spark_ckpt.store.holder import current_holder, provably_dead
 from spark_ckpt.tasks.state.local_folder import remove_empty
-
-if TYPE_CHECKING:
-    from spark_ckpt.driver.job_plan import JobPlan
-    from spark_ckpt.driver.query.stage import Stage
 
 _log = logging.getLogger(__name__)
 FOLLOW_S = 0.25

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from spark_ckpt.coordination.standby import HolderGone, LeaseRead, Standby, TakeOver
 from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.holder import provably_dead
-
-if TYPE_CHECKING:
-    from spark_ckpt.store.epoch_log import EpochLog
 
 READ_S = 0.25
 """Seconds between two reads of the log: three requests a second to an object store."""

@@ -14,20 +14,17 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from spark_ckpt.coordination.markers import OPEN, ControlMarkers
 from spark_ckpt.coordination.protocol import EpochProtocol
+from spark_ckpt.driver.job_plan import JobPlan
 from spark_ckpt.driver.query.control_source import Control
 from spark_ckpt.driver.query.failures import failure_of, is_running
 from spark_ckpt.driver.query.stage import Stage
 from spark_ckpt.driver.query.stage_query import stop_within
+from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.restore import RecoveryPoint
 from spark_ckpt.store.location import Location
-
-if TYPE_CHECKING:
-    from spark_ckpt.driver.job_plan import JobPlan
-    from spark_ckpt.epochs.records import Manifest
 
 _log = logging.getLogger(__name__)
 _NEVER_MS = 24 * 3600 * 1000

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Json
 from spark_ckpt.coordination.standby import TakeOver, TakeoverLost, TakeoverWon
+from spark_ckpt.driver.job_plan import JobPlan
 from spark_ckpt.driver.maintenance.standby_turns import StandbyMaintenance
+from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.query.failures import typed
 from spark_ckpt.driver.standby.follower import Follower, name_of_a_wait
 from spark_ckpt.driver.standby.lookout import Lookout
+from spark_ckpt.driver.supervisor import Supervisor
 from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.errors import RestoreUnderWay, StoreInUse, StoreOutage
 from spark_ckpt.events.announcer import Announcer
 from spark_ckpt.events.listener import MaintenanceEvent, RunListener, StandbyEvent
 from spark_ckpt.store.proposals import is_restoring
-
-if TYPE_CHECKING:
-    from spark_ckpt.driver.job_plan import JobPlan
-    from spark_ckpt.driver.progress import Progress
-    from spark_ckpt.driver.supervisor import Supervisor
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.05
