@@ -73,7 +73,8 @@ def test_each_side_of_an_edge_is_a_stage_and_senders_come_first():
 
 def starts(stage, graphs, **names):
     """Settle the endpoints of one stage with the confirmations of the whole program, as its start does."""
-    confirmed = confirmed_in(stage, graphs, Confirmed(**{kind: frozenset([name]) for kind, name in names.items()}))
+    given = Confirmed(**{kind: frozenset([name]) for kind, name in names.items()})
+    confirmed = confirmed_in(stage, graphs, graphs, given)
     graph = graphs[stage]
     sources = {each.name: {} for each in sources_of(*(each.node for each in graph.bindings))}
     return reconciled(Known(), Found(sources, {each.name: {} for each in graph.bindings}), confirmed, {}, 0).unneeded
@@ -100,6 +101,19 @@ def test_a_confirmation_of_a_name_that_no_stage_has_is_refused_by_each():
     for stage in graphs:
         with pytest.raises(ConfigInvalid, match="accept_new_source names 'misspelt'"):
             starts(stage, graphs, new_sources="misspelt")
+
+
+@pytest.mark.parametrize("kind", ["dropped_operators", "dropped_sources"])
+def test_a_moved_operator_or_source_is_confirmed_for_the_stages_that_lack_it(kind):
+    rows = source("sums")
+    counted = OperatorNode(rows, "sums", ("k",), None) if kind == "dropped_operators" else rows
+    into = through(counted, "to-model", "model")
+    bindings, inputs = [into[0], sunk(into[2], "out")], [into[1]]
+    graphs, given = cut(bindings, [], inputs), Confirmed(**{kind: frozenset(["sums"])})
+    kept = {each: getattr(confirmed_in(each, graphs, graphs, given), kind) for each in graphs}
+    assert kept == {"main": frozenset(), "model": {"sums"}}
+    # Alone, no other stage of the start has dropped it.
+    assert getattr(confirmed_in("main", graphs, ["main"], given), kind) == {"sums"}
 
 
 def checked(bindings, edges=()):

@@ -15,12 +15,17 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.state import GroupStateTimeout
+from spark_ckpt_delta import DeltaSink
+from spark_ckpt_files import FilesSource
 
 import spark_ckpt as ckpt
 from integration_tests.edges.three_stages import described, parsed
+from integration_tests.edges.two_programs import numbered
 from integration_tests.spark import connected_session
 from integration_tests.survival.kills import at_point
 from integration_tests.survival.process import ROOT, Lives
+from spark_ckpt.api.stream import Stream
 from spark_ckpt.epochs.lines import lines
 from spark_ckpt.errors import GraphInvalid, StoreInUse
 from spark_ckpt.program_edges.line_stores import read_stores
@@ -253,6 +258,35 @@ def test_a_start_names_the_stages_of_the_program(spark: SparkSession, tmp_path: 
     with pytest.raises(GraphInvalid, match="has stages: main, second, third") as refused:
         job.start(restore=4)
     assert "job.start_stages('NAME', restore=4)" in refused.value.hint
+
+
+def with_operator_in(stage: str, spark: SparkSession, root: Path) -> ckpt.Job:
+    job = ckpt.Job(spark, "moving", store=str(root / "moving"), key_groups=2, shuffle_partitions=2, local_dir=root)
+    rows: Stream = job.source("in", FilesSource(str(root / "in"), "json", "k string, v long"))
+    for here in ("main", "second"):
+        if here == stage:
+            never = GroupStateTimeout.NoTimeout
+            rows = rows.groupBy("k").applyInPandasWithState(
+                numbered, "k string, number long, v long", "count long", "append", never, "number"
+            )
+        if here == "main":
+            rows = rows.through("passed", stage="second")
+    rows.to(DeltaSink(str(root / f"out-{stage}")), name=f"out-{stage}")  # other columns
+    return job
+
+
+def test_no_stage_runs_if_a_later_one_lacks_an_operator_that_moved(spark: SparkSession, tmp_path: Path) -> None:
+    three = Three(tmp_path)
+    three.write(1)
+    with_operator_in("second", spark, tmp_path).start_stages(availableNow=True).awaitTermination()
+    main = Store.open(str(tmp_path / "moving" / "main"), "moving.main")
+    before = main.log.state().incarnation
+    with pytest.raises(GraphInvalid, match="operator 'number'") as refused:
+        with_operator_in("main", spark, tmp_path).start_stages(availableNow=True)
+    assert (refused.value.context["stage"], main.reopened().log.state().incarnation) == ("second", before)
+    job = with_operator_in("main", spark, tmp_path)
+    job.start_stages(availableNow=True, accept_dropped_operator="number").awaitTermination()
+    assert main.reopened().log.state().incarnation > before
 
 
 def test_the_page_about_stages_runs_as_written(spark: SparkSession, tmp_path: Path) -> None:

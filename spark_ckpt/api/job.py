@@ -28,7 +28,7 @@ from spark_ckpt.driver.index_keeper import check_index
 from spark_ckpt.driver.job_plan import JobPlan, check_graph, planned
 from spark_ckpt.driver.query.warm_up import check_workers, warm_up
 from spark_ckpt.driver.run import Run
-from spark_ckpt.driver.stages_run import StagesRun
+from spark_ckpt.driver.stages_run import StagesRun, StartStage, errors_of
 from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.epochs.partial_recovery import of_stage
@@ -209,7 +209,7 @@ class Job:
         if stands_by:
             self._check_standby(restore, availableNow)
         plan = replace(self.plan(restore, confirmed), config=self._config.with_page(ui))
-        return self._started(plan, restore, availableNow, stands_by)
+        return self._ready(plan, restore, availableNow, stands_by)(())
 
     def start_stages(
         self,
@@ -245,34 +245,34 @@ class Job:
         # also those of stages that other processes run: a stage reads the stores of its senders
         stores = opened_stages(self.name, self.store, self._storage_options, graphs)
 
-        def start(graph: StageGraph, listeners: Sequence[RunListener]) -> Run:
+        def ready(graph: StageGraph) -> StartStage:
             # before the plan, whose checks ask each input about its sender
             join_stages(graph, stores, self._between.indexed)
             # a handle of its own: those in `stores` serve the page and the watch over all stages
-            own = confirmed_in(graph.name, graphs, confirmed)
+            own = confirmed_in(graph.name, graphs, chosen, confirmed)
             plan = self._planned(graph.bindings, graph.edges, stores[graph.name].reopened, restore, own, loops)
             plan = replace(plan, stage_stores=tuple(stores.values()))
-            return self._started(plan, restore, availableNow, self._config.standby, listeners)
+            return self._ready(plan, restore, availableNow, self._config.standby)
 
-        address = self._config.with_page(ui).ui
-        companions = [page_of(self.name, list(stores.values()), address)] if address else []
-        return StagesRun.start(
-            self.name, stores, {name: partial(start, graph) for name, graph in chosen.items()}, availableNow, companions
-        )
+        starts: dict[str, StartStage] = {}
+        # all before the first runs: it publishes, and a later one may be refused, such as for an operator that moved
+        for name, graph in chosen.items():
+            with errors_of(name):
+                starts[name] = ready(graph)
+        companions = [page_of(self.name, list(stores.values()), at)] if (at := self._config.with_page(ui).ui) else []
+        return StagesRun.start(self.name, stores, starts, availableNow, companions)
 
-    def _started(
-        self,
-        plan: JobPlan,
-        restore: str | int | Epoch,
-        available_now: bool,
-        stands_by: bool,
-        further: Sequence[RunListener] = (),
-    ) -> Run:
+    def _ready(self, plan: JobPlan, restore: str | int | Epoch, available_now: bool, stands_by: bool) -> StartStage:
+        """Return the start of a checked plan."""
         if available_now:
             # a source without an end would never drain
             plan.check_ends()
-        listeners = [*self._listeners, *further, *listeners_of(plan)]
-        return Run.start(plan, restore, available_now, listeners, companions_of, stands_by)
+
+        def start(further: Sequence[RunListener]) -> Run:
+            listeners = [*self._listeners, *further, *listeners_of(plan)]
+            return Run.start(plan, restore, available_now, listeners, companions_of, stands_by)
+
+        return start
 
     def plan(self, restore: str | int | Epoch = LATEST, confirmed: Confirmed | None = None) -> JobPlan:
         """Return everything that a run needs, checked against workers, sources, sinks and store."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from spark_ckpt.coordination.stage_process import Between
 from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid
-from spark_ckpt.plan.graph import SourceNode, sources_of
+from spark_ckpt.plan.graph import Node, SourceNode, operators_of, sources_of
 from spark_ckpt.plan.stages import StageGraph, loop_of
 from spark_ckpt.program_edges.sink import EdgeSink
 from spark_ckpt.program_edges.source import EdgeSource
@@ -55,8 +55,12 @@ def _check_protocol(between: Between, loop: Sequence[str], available_now: bool) 
         )
 
 
-def confirmed_in(stage: str, graphs: Mapping[str, StageGraph], confirmed: Confirmed) -> Confirmed:
-    """Return the confirmations without those of other stages' sources and sinks. `graphs`: all stages of the program.
+def confirmed_in(
+    stage: str, graphs: Mapping[str, StageGraph], chosen: Collection[str], confirmed: Confirmed
+) -> Confirmed:
+    """Return the confirmations that concern a stage, without those of other stages' sources and sinks.
+
+    - `graphs`: all stages of the program. `chosen`: the stages of this start.
 
     A name that no stage has stays: each start refuses it.
     """
@@ -65,17 +69,27 @@ def confirmed_in(stage: str, graphs: Mapping[str, StageGraph], confirmed: Confir
     # An edge between two stages is a sink of one and a source of the other.
     other_sinks = set[str]().union(*sinks.values()) - sinks[stage]
     other_sources = set[str]().union(*sources.values()) - sources[stage]
+    # An operator or source that moved is dropped by the stage that had it. A stage that is started alone refuses the name.
+    moved = len(chosen) > 1
+    own_operators = {each.name for each in operators_of(*_nodes_of(graphs[stage]))} if moved else set[str]()
+    own_sources = sources[stage] if moved else set[str]()
     return replace(
         confirmed,
         new_sinks=confirmed.new_sinks - other_sinks,
         new_sources=confirmed.new_sources - other_sources,
         lost_rows=confirmed.lost_rows - other_sources,
+        dropped_operators=confirmed.dropped_operators - own_operators,
+        dropped_sources=confirmed.dropped_sources - own_sources,
         moved=confirmed.moved - ((other_sinks | other_sources) - sinks[stage] - sources[stage]),
     )
 
 
 def _sources_of(graph: StageGraph) -> Sequence[SourceNode]:
-    return sources_of(*(binding.node for binding in graph.bindings), *(edge.node for edge in graph.edges))
+    return sources_of(*_nodes_of(graph))
+
+
+def _nodes_of(graph: StageGraph) -> tuple[Node, ...]:
+    return (*(binding.node for binding in graph.bindings), *(edge.node for edge in graph.edges))
 
 
 def opened_stages(

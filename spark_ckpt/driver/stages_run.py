@@ -6,7 +6,8 @@ import atexit
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from spark_ckpt.config import DurationText, checked_duration_ms
 from spark_ckpt.connector import Json
@@ -22,7 +23,7 @@ _log = logging.getLogger(__name__)
 _POLL_S = 0.1
 
 StartStage = Callable[[Sequence[RunListener]], Run]
-"""Start a stage with these further listeners."""
+"""Start a stage, whose plan is checked, with these further listeners."""
 
 
 class StagesRun:
@@ -138,11 +139,8 @@ class StagesRun:
         before = log.state()
         # Judged by the log before the start, since the start itself takes the lease.
         died = before.holder is not None and not before.is_free and not is_held(before, log.now_ms())
-        try:
+        with errors_of(name):
             self._runs[name] = self._starts[name]([_Restarts(name, self._tell)])
-        except CkptError as error:
-            _of_stage(error, name)
-            raise
         if died:
             self._tell(name)
 
@@ -213,6 +211,16 @@ class StagesRun:
         self._stopping.set()
         for run in self.stages.values():
             run.ask_to_stop()
+
+
+@contextmanager
+def errors_of(stage: str) -> Iterator[None]:
+    """Name the stage in the errors of this block."""
+    try:
+        yield
+    except CkptError as error:
+        _of_stage(error, stage)
+        raise
 
 
 def _of_stage(error: CkptError, stage: str) -> CkptError:
