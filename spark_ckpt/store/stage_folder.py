@@ -14,7 +14,7 @@ from spark_ckpt.epochs.partial_recovery import of_stage
 from spark_ckpt.epochs.recovery_text import restore_call
 from spark_ckpt.epochs.restore import RestoreTarget
 from spark_ckpt.errors import CkptError, ConfigInvalid, GraphInvalid, StoreForeign
-from spark_ckpt.store.existing import job_of
+from spark_ckpt.store.existing import existing_store, job_of
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.schemes import store_location
 
@@ -61,7 +61,7 @@ def record_stages(root: Location, known: Stages) -> None:
             hint="give the program a new folder: the state of one query cannot be dealt out to several",
         )
     for name in before.stages if before is not None else ():
-        if name not in known.stages and _owner(root.child(name)) is not None:
+        if name not in known.stages and _has_epochs(root.child(name)):
             _refuse_left(root, name)
     root.write_bytes(_FILE, known.model_dump_json().encode())
 
@@ -70,8 +70,9 @@ def _refuse_left(root: Location, stage: str) -> NoReturn:
     raise GraphInvalid(
         f"the program no longer has stage '{stage}': the state of its operators, and the rows that it has not read, would be lost",
         stage=stage,
-        hint="give the stage its name back; or run the program that has it once more with availableNow=True, so that it reads its "
-        f"input to the end, and move its store to another place: {root.child(stage).uri}",
+        # A loop, and a protocol that decides lines, refuse availableNow.
+        hint="give the stage its name back; or run the program that has it once more, until the stage has read its input to the "
+        f"end (with availableNow=True, or call run.stop() then), and move its store to another place: {root.child(stage).uri}",
     )
 
 
@@ -108,6 +109,11 @@ def in_terms_of_stage(store: Location, hint: str) -> str:
 def restore_call_of(store: Location, log_state: LogState, target: RestoreTarget, new_sinks: Sequence[str] = ()) -> str:
     """Return `restore_call` for the owner of a store: a job, a stage of a program, or an outbox."""
     return in_terms_of_stage(store, restore_call(log_state, target, new_sinks))
+
+
+def _has_epochs(store: Location) -> bool:
+    # Before its first epoch a stage has no state, and has read nothing.
+    return _owner(store) is not None and bool(existing_store(store.uri, store.storage_options).log.state().epochs)
 
 
 def _owner(root: Location) -> str | None:

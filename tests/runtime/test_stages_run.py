@@ -13,7 +13,7 @@ from spark_ckpt.coordination.stage_process import Between
 from spark_ckpt.driver import stages_run
 from spark_ckpt.driver.stages_run import StagesRun
 from spark_ckpt.epochs.partial_recovery import StageStatus, recovery_text
-from spark_ckpt.epochs.records import Holder
+from spark_ckpt.epochs.records import Holder, Manifest
 from spark_ckpt.errors import ConfigInvalid, DrainStopped, GraphInvalid, RunFailed, StoreForeign
 from spark_ckpt.events.listener import IncarnationEvent
 from spark_ckpt.plan.stages import StageGraph
@@ -330,12 +330,16 @@ def test_the_store_of_a_job_without_stages_is_refused(tmp_path):
         record_stages(Location(str(tmp_path)), Stages(job="fraud", stages={"main": ()}))
 
 
-def test_a_stage_is_not_left_behind_while_its_store_is_there(tmp_path):
+def test_a_stage_is_not_left_behind_while_its_store_has_an_epoch(tmp_path):
     root = Location(str(tmp_path / "program"))
     one, two = (Stages(job="fraud", stages=stages) for stages in ({"main": ()}, {"main": (), "model": ("main",)}))
     for known in (two, one, two):
         record_stages(root, known)  # without a store there is nothing to lose
-    Store.open(root.child("model").uri, "fraud.model")
+    log = Store.open(root.child("model").uri, "fraud.model").log
+    log.begin_incarnation(current_holder("fraud.model"))
+    for known in (one, two):
+        record_stages(root, known)  # nor without an epoch
+    log.commit_epoch(Manifest(job="fraud.model", epoch=1, incarnation=1, attempt="a", created_ms=0))
     with pytest.raises(GraphInvalid, match="no longer has stage 'model'") as refused:
         record_stages(root, one)
     assert root.child("model").uri in refused.value.hint
