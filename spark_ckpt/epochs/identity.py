@@ -424,9 +424,10 @@ def check_unpublished(unpublished: Unpublished, whole: Whole, confirmed: Confirm
                 f"sink '{sink}' cannot be replaced yet: it is not known to have the rows of committed epochs: {_numbers(of)}"
                 for sink, of in rows.items()
             ),
-            hint=f"start the job once with {one_or_many(len(rows), 'the sink as it was', 'the sinks as they were')}, so that they "
-            f"are published; if that is gone for good, {confirmed.call(back)} produces their rows again, for every sink "
-            f"(see `spark-ckpt restore STORE {back}`)",
+            # Also without the confirmation: a topic has no recorded id before its first publish, and would count as replaced again.
+            hint=f"start the job once with {one_or_many(len(rows), 'the sink as it was', 'the sinks as they were')} and without "
+            f"accept_new_sink, so that they are published; if that is gone for good, {confirmed.call(back)} produces their rows "
+            f"again, for every sink (see `spark-ckpt restore STORE {back}`)",
         )
 
 

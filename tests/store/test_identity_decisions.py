@@ -285,6 +285,15 @@ def test_a_sink_without_a_recorded_identity_is_new_if_the_start_confirms_it():
     assert standing({**A, "table id": ""}, A).sinks["out"].after == 0
 
 
+def test_a_start_without_the_confirmation_publishes_to_a_new_topic_that_has_no_id_yet():
+    # The first start confirmed it, and ended before the topic was created.
+    recorded, unpublished = SinkIdentity(parts={**A, "table id": ""}, after=5), {"out": [manifest(6, base=5, rows=3)]}
+    with pytest.raises(IdentityChanged) as refused:
+        standing(recorded, recorded.parts, unpublished, new_sinks=["out"])
+    assert "without accept_new_sink" in refused.value.hint
+    assert standing(recorded, recorded.parts, unpublished).sinks["out"].after == 5
+
+
 def test_another_table_cannot_be_confirmed_as_moved():
     with pytest.raises(IdentityChanged) as caught:
         standing(A, B, moved=["out"])
