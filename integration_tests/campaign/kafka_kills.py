@@ -68,10 +68,10 @@ def _die(job: KafkaJob, kill: Kill) -> str:
     return ""
 
 
-def drain(job: KafkaJob, results: Results) -> None:
-    """Run a last driver to the end of the input; then compare the whole output."""
+def drain(job: KafkaJob, results: Results, *arguments: str) -> None:
+    """Run a last driver to the end of the input; then compare the whole output. `arguments`: further ones of the driver."""
     try:
-        job.lives.drain(*ARGUMENTS, "--max-offsets", "20000", timeout_s=600)
+        job.lives.drain(*ARGUMENTS, "--max-offsets", "20000", *arguments, timeout_s=600)
         found = job.ledger.differences(job.output)
         assert_settled(job.servers, job.output)
         job.check_watcher()
