@@ -76,6 +76,13 @@ def test_pandas_times_inside_of_a_list_are_those_of_sparks_own_conversion(kind, 
     assert kind.toInternal(back) == kind.toInternal(value)
 
 
+@pytest.mark.parametrize("unit", ["us", "ns"])
+def test_numpys_times_are_taken_as_times_without_a_zone(unit):
+    times = np.array([AT, AT.replace(year=1969)], f"datetime64[{unit}]")
+    assert through(ArrayType(TimestampNTZType()), [times]) == [[AT, AT.replace(year=1969)]]
+    assert through(TimestampNTZType(), [times[0]]) == [AT]
+
+
 @given(st.lists(st.one_of(st.none(), st.floats(allow_nan=False)), max_size=20))
 def test_doubles_keep_every_bit(values):
     assert through(DoubleType(), values) == values
@@ -95,6 +102,7 @@ def test_doubles_keep_every_bit(values):
         (ArrayType(LongType()), [Decimal("1.5")]),
         (DateType(), pd.NaT),
         (TimestampNTZType(), pd.NaT),
+        (TimestampNTZType(), np.datetime64("NaT", "us")),
         (ArrayType(TimestampType()), [pd.NaT]),
     ],
 )

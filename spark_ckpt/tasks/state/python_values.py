@@ -215,8 +215,7 @@ def _writer(kind: DataType) -> Convert | None:
         # A naive time is in the zone of the Python process.
         return lambda value: _python_time(value).astimezone(dt.UTC)
     if isinstance(kind, TimestampNTZType):
-        # As in Spark, a zone is ignored; Arrow would convert the time to UTC.
-        return lambda value: _python_time(value).replace(tzinfo=None)
+        return _without_zone
     if isinstance(kind, DateType):
         return _present
     if isinstance(kind, StructType):
@@ -231,6 +230,12 @@ def _writer(kind: DataType) -> Convert | None:
 def _python_time(value: object) -> dt.datetime:
     # A value of a frame is pandas' own time, which cannot convert a naive one.
     return cast(dt.datetime, value.to_pydatetime(warn=False) if isinstance(value, pd.Timestamp) else _present(value))
+
+
+def _without_zone(value: object) -> dt.datetime:
+    # As in Spark, a zone is ignored; Arrow would convert the time to UTC. Numpy's times have none.
+    time = value.astype("datetime64[us]").item() if isinstance(value, np.datetime64) else _python_time(value)
+    return time.replace(tzinfo=None)
 
 
 def _present(value: object) -> object:
