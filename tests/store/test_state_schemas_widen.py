@@ -112,6 +112,13 @@ def test_keys_do_not_widen(declared: str, difference: str) -> None:
     assert refused.value.context["difference"] == f"key column {difference}"
 
 
+def test_a_key_in_another_case_is_refused_with_the_call_that_keeps_its_state() -> None:
+    with pytest.raises(StateSchemaChanged) as refused:
+        check_state(snapshot_of("v int", "at date, K string"), "at date, k string", "v int", 3)
+    assert '.withColumnRenamed("k", "K");' in refused.value.hint
+    check_state(snapshot_of("v int", "at date, K string"), "at date, K string", "v int", 3)
+
+
 def test_an_added_column_changes_no_type() -> None:
     assert not types_change("v int", "v int, more string")
 

@@ -10,6 +10,7 @@ from spark_ckpt.epochs.records import Manifest, OperatorSnapshot
 from spark_ckpt.epochs.restore import LATEST, RestoreTarget
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid, StateSchemaChanged
 from spark_ckpt.plan.graph import spark_nodes_of
+from spark_ckpt.store.ddl import column_names
 from spark_ckpt.store.widening import key_differences, value_differences
 from spark_ckpt.wording import counted
 
@@ -29,10 +30,20 @@ def check_state(snapshot: OperatorSnapshot, key: str, state: str, epoch: int) ->
             declared=f"key {key} and state {state}",
             difference="; ".join(found),
             epoch=epoch,
-            hint="state columns may be added at the end, and types may widen (docs/changing.md); for anything else give the "
+            hint=f"{_as_it_was_called(snapshot.key_schema, key)}"
+            "state columns may be added at the end, and types may widen (docs/changing.md); for anything else give the "
             f"operator a new name, and drop this state: job.start(accept_dropped_operator='{snapshot.operator}'); or use a new "
             "store",
         )
+
+
+def _as_it_was_called(written: str, declared: str) -> str:
+    """Return the advice that keeps the state of keys whose names have another case now; empty without such a key."""
+    # `groupBy("K")` on a column `k` once made a key `K` of it.
+    before = {name.lower(): name for name in column_names(written)}
+    pairs = [(now, before.get(now.lower(), now)) for now in column_names(declared)]
+    renamed = "".join(f'.withColumnRenamed("{now}", "{old}")' for now, old in pairs if now != old)
+    return f"give the key the case that it had, before groupBy: {renamed}; " if renamed else ""
 
 
 def check_in_flight(declared: Mapping[str, str], base: Manifest) -> None:
