@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -27,7 +28,8 @@ from integration_tests.survival.kills import at_point
 from integration_tests.survival.process import ROOT, Lives
 from spark_ckpt.api.stream import Stream
 from spark_ckpt.epochs.lines import lines
-from spark_ckpt.errors import GraphInvalid, StoreInUse
+from spark_ckpt.errors import GraphInvalid, IdentityChanged, StoreInUse
+from spark_ckpt.events.listener import IncarnationEvent, RunListener
 from spark_ckpt.program_edges.line_stores import read_stores
 from spark_ckpt.store.existing import existing_store
 from spark_ckpt.store.store import Store
@@ -287,6 +289,36 @@ def test_no_stage_runs_if_a_later_one_lacks_an_operator_that_moved(spark: SparkS
     job = with_operator_in("main", spark, tmp_path)
     job.start_stages(availableNow=True, accept_dropped_operator="number").awaitTermination()
     assert main.reopened().log.state().incarnation > before
+
+
+class ReplacesTable(RunListener):
+    """Replaces a table by another one as soon as the first stage of a drain runs."""
+
+    def __init__(self, table: Path) -> None:
+        self.table = table
+
+    def onIncarnationStarted(self, event: IncarnationEvent) -> None:
+        if event.job.endswith(".main"):
+            schema = DeltaTable(str(self.table)).schema()
+            shutil.rmtree(self.table)
+            DeltaTable.create(str(self.table), schema)
+
+
+@pytest.mark.long  # in the gate: test_each_later_stage_of_a_drain_is_checked_again_when_it_starts
+def test_a_later_stage_of_a_drain_finds_the_table_that_was_replaced_while_the_first_ran(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    three = Three(tmp_path)
+    three.write(1)
+    with_operator_in("second", spark, tmp_path).start_stages(availableNow=True).awaitTermination()
+    three.write(1)
+    job = with_operator_in("second", spark, tmp_path)
+    job.addListener(ReplacesTable(tmp_path / "out-second"))
+    second = Store.open(str(tmp_path / "moving" / "second"), "moving.second")
+    before = second.log.state().incarnation
+    with pytest.raises(IdentityChanged) as refused:
+        job.start_stages(availableNow=True).awaitTermination()
+    assert (refused.value.context["stage"], second.reopened().log.state().incarnation) == ("second", before)
 
 
 def test_the_page_about_stages_runs_as_written(spark: SparkSession, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from spark_ckpt.driver.index_keeper import check_index
 from spark_ckpt.driver.job_plan import JobPlan, check_graph, planned
 from spark_ckpt.driver.query.warm_up import check_workers, warm_up
 from spark_ckpt.driver.run import Run
-from spark_ckpt.driver.stages_run import StagesRun, StartStage, errors_of
+from spark_ckpt.driver.stages_run import StagesRun, StartStage, checked_starts
 from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.epochs.partial_recovery import of_stage
@@ -254,11 +254,7 @@ class Job:
             plan = replace(plan, stage_stores=tuple(stores.values()))
             return self._ready(plan, restore, availableNow, self._config.standby)
 
-        starts: dict[str, StartStage] = {}
-        # all before the first runs: it publishes, and a later one may be refused, such as for an operator that moved
-        for name, graph in chosen.items():
-            with errors_of(name):
-                starts[name] = ready(graph)
+        starts = checked_starts({name: partial(ready, graph) for name, graph in chosen.items()}, availableNow)
         companions = [page_of(self.name, list(stores.values()), at)] if (at := self._config.with_page(ui).ui) else []
         return StagesRun.start(self.name, stores, starts, availableNow, companions)
 

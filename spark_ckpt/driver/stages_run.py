@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from spark_ckpt.config import DurationText, checked_duration_ms
 from spark_ckpt.connector import Json
@@ -139,7 +140,7 @@ class StagesRun:
         before = log.state()
         # Judged by the log before the start, since the start itself takes the lease.
         died = before.holder is not None and not before.is_free and not is_held(before, log.now_ms())
-        with errors_of(name):
+        with _errors_of(name):
             self._runs[name] = self._starts[name]([_Restarts(name, self._tell)])
         if died:
             self._tell(name)
@@ -213,8 +214,26 @@ class StagesRun:
             run.ask_to_stop()
 
 
+def checked_starts(checks: Mapping[str, Callable[[], StartStage]], availableNow: bool) -> dict[str, StartStage]:
+    """Check all stages before the first one runs and publishes: a later one may be refused, such as for an operator that moved.
+
+    - `checks`: functions that check a stage and return its start, senders before their readers.
+    """
+    starts: dict[str, StartStage] = {}
+    for name, check in checks.items():
+        with _errors_of(name):
+            checked = check()
+        # A drain starts the later ones hours after this check: tables and topics may be others by then.
+        starts[name] = partial(_checked_again, check) if availableNow and starts else checked
+    return starts
+
+
+def _checked_again(check: Callable[[], StartStage], listeners: Sequence[RunListener]) -> Run:
+    return check()(listeners)
+
+
 @contextmanager
-def errors_of(stage: str) -> Iterator[None]:
+def _errors_of(stage: str) -> Iterator[None]:
     """Name the stage in the errors of this block."""
     try:
         yield

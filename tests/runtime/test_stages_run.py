@@ -11,7 +11,7 @@ import pytest
 from spark_ckpt.api.stages import check_stages
 from spark_ckpt.coordination.stage_process import Between
 from spark_ckpt.driver import stages_run
-from spark_ckpt.driver.stages_run import StagesRun
+from spark_ckpt.driver.stages_run import StagesRun, checked_starts
 from spark_ckpt.epochs.partial_recovery import StageStatus, recovery_text
 from spark_ckpt.epochs.records import Holder, Manifest
 from spark_ckpt.errors import ConfigInvalid, DrainStopped, GraphInvalid, RunFailed, StoreForeign
@@ -155,6 +155,25 @@ def test_a_drain_starts_a_stage_after_the_end_of_the_one_before(stores):
     assert not run.awaitTermination(0.05)
     runs["third"].has_ended = True
     assert run.awaitTermination(30)
+
+
+@pytest.mark.parametrize(("available_now", "again"), [(True, ["second", "third"]), (False, [])])
+def test_each_later_stage_of_a_drain_is_checked_again_when_it_starts(stores, available_now, again):
+    """A table may be another one by then."""
+    checked = []
+
+    def checking(name):
+        def check():
+            checked.append(name)
+            return FakeRun
+
+        return check
+
+    starts = checked_starts({name: checking(name) for name in stores}, available_now)
+    assert checked == list(stores)
+    for start in starts.values():
+        start([])
+    assert checked[len(stores) :] == again
 
 
 def test_no_stage_of_a_drain_starts_while_the_program_ends(stores, monkeypatch):
