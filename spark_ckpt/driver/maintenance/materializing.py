@@ -1,10 +1,9 @@
 """Background maintenance: a thread updates the store's tables to the committed epochs and applies retention.
 
-All of it can be repeated and no commit depends on it, so no commit waits for it, and an outage of the store only delays it: at
-most `store_patience`. If commits come faster than the
-updates, the thread skips to the newest one. It pauses between two updates, since it takes disk and Python's lock from
-the batches. With a standby, the standby maintains tables and epochs (`delegating`). Segments that only this driver knows
-and its sources' input stay here.
+All of it can be repeated and no commit depends on it. So no commit waits for it, and an outage of the store only delays
+it, at most for `store_patience`. If commits come faster than the updates, the thread skips to the newest one. It pauses
+between two updates, since it takes disk and Python's lock from the batches. With a standby, the standby maintains tables
+and epochs (`delegating`). Segments that only this driver knows and its sources' input stay here.
 """
 
 from __future__ import annotations
