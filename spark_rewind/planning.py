@@ -89,7 +89,9 @@ def _require_readable(inputs: Inputs, line: Line) -> None:
 
 
 def _unreadable(table: Table, position: DeltaPosition, line: int) -> str | None:
-    if position.version > line:
+    oldest = table.versions[0]
+    # The numbers of versions before a rollback do not compare, but their commits may be there: `apply` judges them.
+    if position.version > line or (oldest.restored and position.version < oldest.number):
         return None
     return table.restore_gone(position.version) if position.snapshot else table.feed_gone(position.version, line)
 

@@ -31,8 +31,8 @@ class Lake:
         self.reader.batch(self.table.at(1))
         (self.table.root / optimized).unlink()
 
-    def plan(self, *queries: WrittenQuery) -> RewindPlan:
-        return planned([each.folder for each in queries], "writer@2", [self.table.root])
+    def plan(self, *queries: WrittenQuery, to: str = "writer@2") -> RewindPlan:
+        return planned([each.folder for each in queries], to, [self.table.root])
 
     def files(self, version: int) -> set[str]:
         return {path for path, _ in content_at(self.table.root, version).files}
@@ -75,3 +75,14 @@ def test_a_plan_names_a_reader_whose_unfinished_snapshot_has_lost_a_file(tmp_pat
     lake.reader.batch(lake.table.at(1, 0, snapshot=True))
     with pytest.raises(RewindOutOfReach):
         lake.plan(lake.writer, lake.reader)
+
+
+def test_a_reader_before_an_earlier_rewind_rolls_back_with_the_table(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, optimized="part-0.parquet")
+    apply(lake.plan(lake.writer), settings())
+    lake.writer.batches, lake.table.versions = 3, lake.newest() + 1
+    good, _ = (lake.table.version((lake.writer.query, lake.writer.batch({"logOffset": number}))) for number in (3, 4))
+    unread, before = lake.unread(), lake.files(good)
+    apply(lake.plan(lake.writer, lake.reader, to="writer@3"), settings())
+    assert lake.files(lake.newest()) == before
+    assert lake.unread() == ["part-1.parquet", "part-2.parquet", "part-3.parquet", "part-4.parquet", *unread[:-1]]
