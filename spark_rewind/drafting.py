@@ -21,7 +21,7 @@ from spark_rewind.reading import HINT_DAMAGED, text_of
 from spark_rewind.records import QueryChange, TableChange
 from spark_rewind.shifts import Shift, moved_text, shift_of
 from spark_rewind.table_commits import Stamp, after_replay, commits, needed_files, refusal
-from spark_rewind.table_content import Content, commit_lines, contents_at, parsed
+from spark_rewind.table_content import commit_lines, contents_at, parsed
 from spark_rewind.table_holding import is_held, sizes_of
 from spark_rewind.tables import Table, lies_elsewhere
 
@@ -91,8 +91,8 @@ def table_draft(wish: TableWish, queries: Sequence[QueryWish], stamp: Stamp) -> 
     actions: list[Action] = [{"add": each} for content in (then, at_line) for each in content.files.values()]
     actions += [each for commit in replayed for each in commit]
     # A reader of commits opens no file of the base: an OPTIMIZE before the line may have replaced one, and VACUUM deleted it.
-    read = then if any(each.snapshot for each in positions) else Content()
-    back = _put_back(root, needed_files(read, at_line, replayed), sizes_of(actions), wish.kept_in)
+    whole = [after_replay(then, replayed[: each.version - shift.base]) for each in positions if each.snapshot]
+    back = _put_back(root, needed_files([at_line, *whole], replayed), sizes_of(actions), wish.kept_in)
     # A table that no publisher's incarnation has written has no older publisher to fence.
     raised = {app: number for app, number in wish.raised.items() if app in now.transactions}
     texts = commits(shift, now, then, lines, wish.writers, replace(stamp, raised=raised))

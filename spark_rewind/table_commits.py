@@ -8,7 +8,7 @@ batch that runs again. Then the commits between the base and the line follow unc
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -178,13 +178,15 @@ def _removing(key: FileKey, now: Content, stamp: Stamp) -> Action:
     return {"remove": gone | ({"extendedFileMetadata": True} if len(kept) > 1 else {}) | kept}
 
 
-def needed_files(read: Content, line: Content, replayed: Sequence[Sequence[Action]]) -> set[str]:
-    """Return the data files, as the log spells them, that the table and its readers need: those of the table at the line,
-    those of the content that a reader reads as a snapshot, and those that the replayed commits add.
+def needed_files(contents: Iterable[Content], replayed: Sequence[Sequence[Action]]) -> set[str]:
+    """Return the data files, as the log spells them, that the table and its readers need: those of the table at the line
+    and of each content that a reader reads as a snapshot (`contents`), and those of the replayed commits that a stream reads.
     """
-    found = {path for path, _ in (*read.files, *line.files)}
+    found = {path for content in contents for path, _ in content.files}
     for actions in replayed:
-        found |= {str(each[kind]["path"]) for each in actions for kind in ("add", "cdc") if kind in each}
+        # A stream skips what OPTIMIZE adds. Files of changed rows it reads, and they are no change of data.
+        found |= {str(each["add"]["path"]) for each in actions if "add" in each and each["add"].get("dataChange", True)}
+        found |= {str(each["cdc"]["path"]) for each in actions if "cdc" in each}
     return found
 
 

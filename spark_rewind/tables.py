@@ -35,8 +35,8 @@ _SEARCHED_DEEP = 4
 class Version:
     """One commit. `transactions`: (application, number) pairs; those of the Delta sink are (query id, batch).
 
-    `added`, `removed`: data files, relative to the table if they lie in it. `restored`: true if a rewind rolled the
-    table back by this commit.
+    `added`, `removed`: data files, relative to the table if they lie in it. `fed`: those added files that a stream reads,
+    which does not read what OPTIMIZE adds. `restored`: true if a rewind rolled the table back by this commit.
     """
 
     number: int
@@ -45,6 +45,7 @@ class Version:
     transactions: tuple[tuple[str, int], ...]
     added: tuple[str, ...]
     removed: tuple[str, ...]
+    fed: tuple[str, ...] = ()
     restored: bool = False
 
 
@@ -57,7 +58,7 @@ class Table:
     - `before`: newest transaction of each application before `versions`.
     - `openable`: oldest version whose list of files the log still gives.
     - `gone`: by version, a data file of the version that is missing.
-    - `unfed`: by version, a file that the version added and that is missing.
+    - `unfed`: by version, a file that a stream reads there and that is missing.
     - `kept_in`: folders of pinned points with files that the disk has lost. These do not count as missing.
     """
 
@@ -187,6 +188,7 @@ def _version(path: Path, commit: TableCommit) -> Version:
             _bounded(commit.transactions),
             tuple(unquote(str(each["path"])) for each in commit.bodies("add")),
             tuple(unquote(str(each["path"])) for each in commit.bodies("remove")),
+            tuple(unquote(str(each["path"])) for each in commit.bodies("add") if each.get("dataChange", True)),
             commit.rewound is not None and commit.rewound.part == 0,
         )
     except (KeyError, TypeError, ValueError, FileNotFoundError) as error:
@@ -226,7 +228,7 @@ def lies_elsewhere(path: str) -> bool:
 
 
 def _lost(versions: Sequence[Version], missing: frozenset[str]) -> tuple[dict[int, str], dict[int, str]]:
-    """Return versions that hold missing files, and versions that added them, each with such a file."""
+    """Return versions that hold missing files, and versions where a stream reads them, each with such a file."""
     added: dict[str, int] = {}
     gone: dict[int, str] = {}
     unfed: dict[int, str] = {}
@@ -236,6 +238,7 @@ def _lost(versions: Sequence[Version], missing: frozenset[str]) -> tuple[dict[in
             gone |= dict.fromkeys(range(added.get(path, versions[0].number), version.number), path)
         for path in missing.intersection(version.added):
             added[path] = version.number
+        for path in missing.intersection(version.fed):
             unfed[version.number] = path
     return gone, unfed
 

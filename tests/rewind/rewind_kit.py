@@ -76,8 +76,10 @@ class WrittenTable:
         self.versions = 0
         (root / "_delta_log").mkdir(parents=True)
 
-    def version(self, *writers: tuple[str, int], removed: Sequence[str] = (), at_ms: int = T0_MS) -> int:
-        """One version with one file; `writers`: its transactions."""
+    def version(
+        self, *writers: tuple[str, int], removed: Sequence[str] = (), at_ms: int = T0_MS, changes: bool = True
+    ) -> int:
+        """One version with one file; `writers`: its transactions; `changes`: false for an OPTIMIZE."""
         number = self.versions
         self.versions += 1
         (self.root / f"part-{number}.parquet").write_bytes(b"rows")
@@ -85,8 +87,8 @@ class WrittenTable:
         if number == 0:
             actions.append({"metaData": {"id": self.id, "schemaString": "{}", "partitionColumns": []}})
         actions += [{"txn": {"appId": app, "version": batch}} for app, batch in writers]
-        actions.append({"add": {"path": f"part-{number}.parquet", "size": 4, "dataChange": True}})
-        actions += [{"remove": {"path": path, "dataChange": True}} for path in removed]
+        actions.append({"add": {"path": f"part-{number}.parquet", "size": 4, "dataChange": changes}})
+        actions += [{"remove": {"path": path, "dataChange": changes}} for path in removed]
         text = "".join(json.dumps(each) + "\n" for each in actions)
         (self.root / "_delta_log" / f"{number:020d}.json").write_text(text)
         return number

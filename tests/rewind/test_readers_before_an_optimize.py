@@ -77,6 +77,22 @@ def test_a_plan_names_a_reader_whose_unfinished_snapshot_has_lost_a_file(tmp_pat
         lake.plan(lake.writer, lake.reader)
 
 
+def test_what_only_an_optimize_added_is_not_needed(tmp_path: Path) -> None:
+    """The reader has read version 0. Each OPTIMIZE replaces the file before it."""
+    writer, reader = (WrittenQuery(tmp_path / "checkpoints" / name) for name in ("writer", "reader"))
+    table = WrittenTable(tmp_path / "table")
+    for number in range(2):
+        table.version((writer.query, writer.batch({"logOffset": number})))
+        table.version(removed=[f"part-{number}.parquet"], changes=False)
+    table.version((writer.query, writer.batch({"logOffset": 2})))
+    reader.batch(table.at(1))
+    for number in range(2):
+        (table.root / f"part-{number}.parquet").unlink()
+    before = content_at(table.root, 3).files
+    apply(planned([writer.folder, reader.folder], "writer@1", [table.root]), settings())
+    assert content_at(table.root, read_table(table.root).newest).files == before
+
+
 def test_a_reader_before_an_earlier_rewind_rolls_back_with_the_table(tmp_path: Path) -> None:
     lake = Lake(tmp_path, optimized="part-0.parquet")
     apply(lake.plan(lake.writer), settings())
