@@ -93,7 +93,9 @@ def _unreadable(table: Table, position: DeltaPosition, line: int) -> str | None:
     # The numbers of versions before a rollback do not compare, but their commits may be there: `apply` judges them.
     if position.version > line or (oldest.restored and position.version < oldest.number):
         return None
-    return table.restore_gone(position.version) if position.snapshot else table.feed_gone(position.version, line)
+    if not position.snapshot:
+        return table.feed_gone(position.version, line)
+    return table.restore_gone(position.version) or table.feed_gone(position.version + 1, line)
 
 
 def _target_of(written: str, inputs: Inputs) -> RewindTarget:

@@ -70,9 +70,10 @@ def test_a_plan_names_a_reader_whose_unread_file_is_gone(tmp_path: Path) -> None
     assert lake.files(lake.newest()) == before
 
 
-def test_a_plan_names_a_reader_whose_unfinished_snapshot_has_lost_a_file(tmp_path: Path) -> None:
-    lake = Lake(tmp_path, optimized="part-0.parquet")
-    lake.reader.batch(lake.table.at(1, 0, snapshot=True))
+@pytest.mark.parametrize("lost", ["part-0.parquet", "part-1.parquet"], ids=["a file", "the file that follows it"])
+def test_a_plan_names_a_reader_whose_unfinished_snapshot_has_lost(lost: str, tmp_path: Path) -> None:
+    lake = Lake(tmp_path, optimized=lost)
+    lake.reader.batch(lake.table.at(0, 0, snapshot=True))
     with pytest.raises(RewindOutOfReach):
         lake.plan(lake.writer, lake.reader)
 
