@@ -83,10 +83,11 @@ def typed(error: Exception, where: str, *, writes: bool = False) -> Exception:
     for cause in _chain(error):
         if isinstance(cause, OSError) or _is_of(cause, "httpx", "HTTPError"):
             return ConnectionError(f"the schema registry does not answer: {cause}")
-        if _is_of(cause, "authlib", "OAuthError"):
-            return SourceInvalid(f"the schema registry's token is refused: {cause}", hint=_LOGIN)
         if isinstance(cause, SchemaRegistryError):
             return _answered(cause, where, writes)
+    # Its cause is no outage: the server of tokens refused, or its answer has no token.
+    if no_token := next((each for each in _chain(error) if _is_of(each, "confluent_kafka", "OAuthTokenError")), None):
+        return SourceInvalid(f"the schema registry's client gets no token: {no_token}"[:400], hint=_BEARER)
     return _bad(f"{type(error).__name__}: {error}", where, writes, _FIT if writes else _FIX)
 
 
@@ -116,6 +117,9 @@ def _is_of(error: BaseException, package: str, kind: str) -> bool:
 
 
 _LOGIN = "check the registry's user and rights"
+_BEARER = (
+    "check the registry's options bearer.auth.*, such as the client's secret and the address of the token's server"
+)
 _ADDRESS = "check the registry's address: url is http://HOST:PORT, without the path of a subject"
 _FIT = "make the rows fit the schema before encoded(...): no rows of the epoch were published"
 _FIX = "fix the producer; on_error='null' lets such records through with the reason in column value_error"

@@ -206,8 +206,12 @@ def test_only_an_answer_that_may_pass_counts_as_an_outage_of_the_registry(server
 
 @pytest.mark.parametrize(
     ("status", "answer", "kind"),
-    [(401, {"error": "invalid_client"}, SourceInvalid), (503, {}, ConnectionError)],
-    ids=["refused", "down"],
+    [
+        (401, {"error": "invalid_client"}, SourceInvalid),
+        (404, {"message": "no such page"}, SourceInvalid),
+        (503, {}, ConnectionError),
+    ],
+    ids=["refused", "another server", "down"],
 )
 def test_a_token_that_the_registrys_client_does_not_get_is_no_bad_record(server, status, answer, kind):
     good = AvroSerializer(client(server), WRITER)({"id": 7, "secret": "x", "amount": 2.5}, CONTEXT)
