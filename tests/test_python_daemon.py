@@ -10,6 +10,7 @@ import tempfile
 
 import pytest
 
+from spark_ckpt.spark_internals.launching import PYTHON_START
 from spark_ckpt.spark_internals.python_workers import print_error_unless_hung_up_on, print_unless_hung_up_on
 from spark_ckpt.tasks import python_daemon
 from tests.test_architecture import modules_of_row, within
@@ -26,11 +27,15 @@ def served(monkeypatch, *arguments):
     return imported
 
 
-def started_daemon(sockets):
+def started_daemon(module, sockets):
     """A daemon that serves Unix sockets in a folder, and the place at which Spark asks it for a worker."""
-    asked = {"PYTHON_UNIX_DOMAIN_ENABLED": "true", "PYTHON_WORKER_FACTORY_SOCK_DIR": str(sockets)}
+    path = os.pathsep.join([str(PYTHON_START), *sys.path])
+    asked = {"PYTHONPATH": path} | {
+        "PYTHON_UNIX_DOMAIN_ENABLED": "true",
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(sockets),
+    }
     daemon = subprocess.Popen(
-        [sys.executable, "-m", "spark_ckpt.tasks.python_daemon", "of_no_tasks"],
+        [sys.executable, "-m", module, "of_no_tasks"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -40,10 +45,11 @@ def started_daemon(sockets):
     return daemon, daemon.stdout.read(length).decode()
 
 
-def test_workers_whose_connection_spark_closes_end_silently():
+@pytest.mark.parametrize("module", ["spark_ckpt.tasks.python_daemon", "pyspark.daemon"])
+def test_workers_whose_connection_spark_closes_end_silently(module):
     """Spark stops a task before its worker has answered that it was forked, or before it has read the task."""
     with tempfile.TemporaryDirectory() as sockets:
-        daemon, place = started_daemon(sockets)
+        daemon, place = started_daemon(module, sockets)
         for answers in (0, 4):
             with socket.socket(socket.AF_UNIX) as spark:
                 spark.connect(place)

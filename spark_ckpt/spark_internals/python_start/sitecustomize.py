@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 
@@ -45,6 +47,24 @@ def leave_out_archives() -> None:
     sys.path[:] = kept
 
 
+def print_no_hang_up() -> None:
+    """Let PySpark's own daemon end a worker without a traceback if Spark has closed its connection.
+
+    Spark forks the workers of data sources in Python from it, and no setting names another daemon for these.
+    """
+    print_exc = traceback.print_exc
+
+    def print_unless_hung_up(*given: Any, **named: Any) -> None:
+        # Other code of a worker prints its errors as before.
+        by_daemon = sys._getframe(1).f_globals.get("__name__") == "__main__"  # noqa: SLF001 - of the caller
+        if not (by_daemon and isinstance(sys.exc_info()[1], BrokenPipeError | ConnectionResetError | EOFError)):
+            print_exc(*given, **named)
+
+    traceback.print_exc = print_unless_hung_up
+
+
 if __name__ == "sitecustomize":
+    if sys.orig_argv[1:3] == ["-m", "pyspark.daemon"]:
+        print_no_hang_up()
     leave_out_archives()  # takes this folder off the path, where the next import would find it again
     run_hidden()
