@@ -32,6 +32,7 @@ _SHOWN_CHARS = 200
 _PARQUET_MAGIC = b"PAR1"
 _PACKED_BYTES = 1 << 20
 _COMPRESSIONS: dict[str, Literal["gzip", "zstd", "lz4"]] = {"gz": "gzip", "zst": "zstd", "lz4": "lz4"}
+_NOT_UNPACKED = frozenset({"deflate", "snappy", "lzo", "xz", "zip"})
 
 
 def read_file(
@@ -91,7 +92,16 @@ def _text_tables(
 
 def _records(opened: pa.NativeFile, file: DataFile, settings: FilesSettings) -> Iterator[Records]:
     quote = settings.quote if settings.format == "csv" else None
-    return cut(_unpacked(opened, file.name.rpartition(".")[2]), quote, settings.multiline, settings.delimiter)
+    ending = file.name.rpartition(".")[2].lower()
+    # As CSV, its bytes would be rows.
+    if ending in _NOT_UNPACKED:
+        raise SourceInvalid(
+            f"{settings.path}/{file.name} is compressed as .{ending}, which the source does not unpack",
+            hint="write it again as plain text, .gz, .bz2, .zst or .lz4, move this one out of the directory, and start the "
+            "job again",
+            file=file.name,
+        )
+    return cut(_unpacked(opened, ending), quote, settings.multiline, settings.delimiter)
 
 
 def _unpacked(opened: pa.NativeFile, ending: str) -> Readable:

@@ -88,8 +88,9 @@ class FilesSource:
     files.
 
     Formats: a timestamp without an offset is local to the session's time zone (`spark.sql.session.timeZone`), as in Spark.
-    The source unpacks text files `.gz`, `.bz2`, `.zst` and `.lz4`. Lines end with LF, CRLF or CR. A Parquet file must have
-    every declared column, with the declared type or a narrower one. `on_error` does not apply to Parquet files.
+    The source unpacks text files `.gz`, `.bz2`, `.zst` and `.lz4`, and refuses `.deflate`, `.snappy`, `.lzo`, `.xz` and `.zip`.
+    Lines end with LF, CRLF or CR. A Parquet file must have every declared column, with the declared type or a narrower one.
+    `on_error` does not apply to Parquet files.
 
     Every executor must be able to read the path. Each start of the job verifies the sizes of consumed files, but not their
     content.

@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import math
+import zlib
 from decimal import Decimal
 from itertools import zip_longest
 from pathlib import Path
@@ -321,6 +322,21 @@ def test_a_compressed_file_is_unpacked(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, gzip.compress(b"1,x,\n"), name="f.csv.gz")
 
     assert rows[0]["id"] == 1
+
+
+def test_the_case_of_an_ending_does_not_matter(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, gzip.compress(b"1,x,\n"), name="f.csv.GZ")
+
+    assert [row["id"] for row in rows] == [1]
+
+
+@pytest.mark.parametrize("ending", ["deflate", "snappy", "ZIP"])
+@pytest.mark.parametrize("read", [check_file, lambda *args: list(read_file(*args))])
+def test_a_file_of_another_compression_is_refused_and_gives_no_rows(read: Any, ending: str, tmp_path: Path) -> None:
+    (tmp_path / f"f.csv.{ending}").write_bytes(zlib.compress(b"1,x,\n"))
+    directory = Directory(str(tmp_path))
+    with pytest.raises(SourceInvalid, match="does not unpack"):
+        read(directory, directory.files()[0], settings_of(tmp_path, on_error="keep"), DATA)
 
 
 def test_the_parts_of_a_bz2_file_may_be_empty(tmp_path: Path) -> None:
