@@ -115,8 +115,13 @@ def locked(path: Path, taken: CkptError) -> Iterator[None]:
         try:
             # The lock ends with its process: a killed command blocks no later one.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise taken from None
+        except OSError as error:
+            raise RewindNotPermitted(
+                f"{path} cannot be locked: {error.strerror or type(error).__name__}",
+                hint="mount its folder with locks (flock); then run the same command again",
+            ) from error
         yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -348,6 +349,14 @@ def test_a_plan_that_rolls_nothing_back(story):
 def test_two_calls_at_once(story):
     with Journal(story.plan).locked():
         story.refused(RewindUnderWay, "another process works on")
+
+
+def test_a_mount_without_locks_is_no_other_process(story, monkeypatch):
+    def refuse(file, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    story.refused(RewindNotPermitted, "cannot be locked: No locks available")
 
 
 @pytest.mark.parametrize(
