@@ -12,6 +12,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, Timestam
 
 from spark_ckpt.errors import SinkInvalid
 from spark_ckpt.spark_internals.arrow_types import is_collated
+from spark_ckpt.spark_internals.column_names import quoted
 from spark_ckpt_delta.log import BOUNDED
 
 _OTHER_ENGINE = 'use DeltaSink(..., engine="spark")'
@@ -172,7 +173,7 @@ def check_collations(table: str, schema: StructType) -> None:
             plain = re.sub(" collate [A-Za-z0-9_]+", "", kind)
             raise SinkInvalid(
                 f"{table}: column {field.name} is {kind}, and the staged rows have text without a collation",
-                hint=f'write plain text: withColumn({field.name!r}, F.expr("cast(`{field.name}` as {plain})"))',
+                hint=f"write plain text: withColumn({field.name!r}, F.expr({f'cast({quoted(field.name)} as {plain})'!r}))",
                 table=table,
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 from pathlib import Path
@@ -166,6 +167,18 @@ def test_text_with_a_collation_is_refused_before_a_table_has_it(
         DeltaSink(str(tmp_path / "t"), engine=engine).check(NO_SPARK, rows)
     assert "cast(`names` as array<struct<name:string>>)" in refused.value.hint
     assert not (tmp_path / "t").exists()
+
+
+def test_the_advice_for_a_collation_is_python_for_any_name(tmp_path: Path) -> None:
+    name = """a`b"c'd"""
+    with pytest.raises(SinkInvalid, match="without a collation") as refused:
+        DeltaSink(str(tmp_path / "t")).check(NO_SPARK, StructType([StructField(name, StringType("UTF8_LCASE"))]))
+    call = ast.parse(refused.value.hint.removeprefix("write plain text: "), mode="eval").body
+    assert isinstance(call, ast.Call)
+    column, expression = call.args
+    assert isinstance(expression, ast.Call)
+    assert ast.literal_eval(column) == name
+    assert ast.literal_eval(expression.args[0]) == """cast(`a``b"c'd` as string)"""
 
 
 @pytest.mark.parametrize(
