@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from spark_ckpt.api.stages import confirmed_in
+from spark_ckpt.api.stages import confirmed_in, refuse_moved
 from spark_ckpt.driver.query.state_check import check_spark_state
 from spark_ckpt.epochs.identity import Confirmed, Found, Known, reconciled
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid
@@ -27,6 +27,7 @@ from spark_ckpt.plan.graph import (
 )
 from spark_ckpt.plan.stages import StageInput, chosen_stages, cut, loop_of, loops_over_stages, parses
 from spark_ckpt.tasks.rows import REJECT
+from tests.store.store_world import OPERATOR, World
 
 
 def source(name, columns=("a",)):
@@ -114,6 +115,29 @@ def test_a_moved_operator_or_source_is_confirmed_for_the_stages_that_lack_it(kin
     assert kept == {"main": frozenset(), "model": {"sums"}}
     # Alone, no other stage of the start has dropped it.
     assert getattr(confirmed_in("main", graphs, ["main"], given), kind) == {"sums"}
+
+
+@pytest.fixture
+def moving(tmp_path):
+    """Return a program whose operator `OPERATOR` moved into `main`, and the stores of its stages, with it in `model`."""
+    into = through(OperatorNode(source("in"), OPERATOR, ("k",), None), "to-model", "model")
+    graphs = cut([into[0], sunk(into[2], "out")], [], [into[1]])
+    worlds = {name: World(tmp_path / name) for name in graphs}
+    worlds["model"].begin()
+    worlds["model"].epoch({"a": 1})
+    return graphs, worlds, {name: world.store for name, world in worlds.items()}
+
+
+def test_no_stage_starts_alone_with_an_operator_of_a_stage_of_another_process(moving):
+    graphs, worlds, stores = moving
+    with pytest.raises(GraphInvalid, match=OPERATOR) as refused:
+        refuse_moved(graphs, ["main"], stores)
+    assert f"job.start_stages('model', accept_dropped_operator='{OPERATOR}')" in refused.value.hint
+    refuse_moved(graphs, ["model"], stores)
+    refuse_moved(graphs, graphs, stores)  # the start of `model` refuses in time
+    worlds["main"].begin()
+    worlds["main"].epoch({"a": 1})
+    refuse_moved(graphs, ["main"], stores)  # it has state of its own
 
 
 def checked(bindings, edges=()):

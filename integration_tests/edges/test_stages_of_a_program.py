@@ -321,6 +321,23 @@ def test_a_later_stage_of_a_drain_finds_the_table_that_was_replaced_while_the_fi
     assert (refused.value.context["stage"], second.reopened().log.state().incarnation) == ("second", before)
 
 
+def test_a_stage_of_another_process_keeps_an_operator_until_it_has_dropped_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    three = Three(tmp_path)
+    three.write(1)
+    with_operator_in("second", spark, tmp_path).start_stages(availableNow=True).awaitTermination()
+    job = with_operator_in("main", spark, tmp_path)
+    with pytest.raises(GraphInvalid, match="'second' has it") as refused:
+        job.start_stages("main", availableNow=True)
+
+    advised = "job.start_stages('second', accept_dropped_operator='number')"
+    assert advised in refused.value.hint
+    run = eval(advised, {"job": job})
+    run.stop()
+    with_operator_in("main", spark, tmp_path).start_stages("main", availableNow=True).awaitTermination()
+
+
 def test_the_page_about_stages_runs_as_written(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "inbox").mkdir()
     orders = [{"customer": "ada", "amount": 9.0}, {"customer": "bob", "amount": 4.0}]

@@ -243,7 +243,7 @@ class Job:
         chosen = chosen_stages(graphs, ([stages] if isinstance(stages, str) else stages) or self._config.stages)
         check_stages(chosen, graphs, self._between, restore != LATEST, availableNow)
         # also those of stages that other processes run: a stage reads the stores of its senders
-        stores = opened_stages(self.name, self.store, self._storage_options, graphs)
+        stores = opened_stages(self.name, self.store, self._storage_options, graphs, chosen)
 
         def ready(graph: StageGraph) -> StartStage:
             # before the plan, whose checks ask each input about its sender

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 
 from spark_ckpt.coordination.stage_process import Between
 from spark_ckpt.epochs.identity import Confirmed
-from spark_ckpt.errors import ConfigInvalid, GraphInvalid
+from spark_ckpt.epochs.partial_recovery import of_stage
+from spark_ckpt.errors import UNREADABLE, ConfigInvalid, GraphInvalid
 from spark_ckpt.plan.graph import Node, SourceNode, operators_of, sources_of
 from spark_ckpt.plan.stages import StageGraph, loop_of
 from spark_ckpt.program_edges.sink import EdgeSink
@@ -84,6 +87,41 @@ def confirmed_in(
     )
 
 
+def refuse_moved(graphs: Mapping[str, StageGraph], chosen: Collection[str], stores: Mapping[str, Store]) -> None:
+    """Raise `GraphInvalid` if a chosen stage would begin an operator or source again that the newest epoch of a stage has
+    which this start leaves out.
+
+    The start of that stage refuses as well, but comes too late: this stage has published by then.
+    """
+    had = {name: _names_in_newest(store) for name, store in stores.items()} if len(chosen) < len(graphs) else {}
+    for stage, other in product(chosen, had.keys() - set(chosen)):
+        operators = {each.name for each in operators_of(*_nodes_of(graphs[stage]))} - had[stage].dropped_operators
+        sources = {each.name for each in _sources_of(graphs[stage])} - had[stage].dropped_sources
+        moved = Confirmed(
+            dropped_operators=had[other].dropped_operators & operators,
+            dropped_sources=had[other].dropped_sources & sources,
+        )
+        if moved != Confirmed():
+            names = ", ".join(sorted(moved.dropped_operators | moved.dropped_sources))
+            raise GraphInvalid(
+                f"stage '{stage}' would begin again with {names}, which moved here: the newest epoch of stage '{other}' has it",
+                hint=f"move it back; or continue without its state: stop stage '{other}', and run it until its next epoch with "
+                f"{of_stage(moved.call(), other)}; then start stage '{stage}' again",
+                stage=stage,
+            )
+
+
+def _names_in_newest(store: Store) -> Confirmed:
+    """Return the operators and sources of the newest epoch, as the confirmation that drops all of them."""
+    latest = store.log.state().latest
+    # The start of its own stage reports a damaged one.
+    with suppress(*UNREADABLE):
+        if latest:
+            newest = store.log.manifest(latest)
+            return Confirmed(dropped_operators=frozenset(newest.operators), dropped_sources=frozenset(newest.cursors))
+    return Confirmed()
+
+
 def _sources_of(graph: StageGraph) -> Sequence[SourceNode]:
     return sources_of(*_nodes_of(graph))
 
@@ -93,9 +131,11 @@ def _nodes_of(graph: StageGraph) -> tuple[Node, ...]:
 
 
 def opened_stages(
-    job: str, uri: str, storage_options: Mapping[str, str], graphs: Mapping[str, StageGraph]
+    job: str, uri: str, storage_options: Mapping[str, str], graphs: Mapping[str, StageGraph], chosen: Collection[str]
 ) -> dict[str, Store]:
     """Open the store of every stage, or create it, with the columns of its edges; so stages start in any order.
+
+    `chosen`: the stages of this start. None of them may have got an operator from another one (`refuse_moved`).
 
     Raises `StoreForeign`, `ConfigInvalid`, `GraphInvalid`, a `StoreOutage`.
     """
@@ -110,6 +150,7 @@ def opened_stages(
             # A sender that runs has declared its own columns, which an older reader of this file may not have.
             if isinstance(binding.sink, EdgeSink) and binding.name not in declared:
                 stores[name].staged(binding.name).declare(binding.schema.json())
+    refuse_moved(graphs, chosen, stores)
     return stores
 
 
