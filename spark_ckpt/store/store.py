@@ -30,6 +30,7 @@ from spark_ckpt.epochs.retention import (
     staged_files,
     state_files,
 )
+from spark_ckpt.epochs.sinks_behind import endpoints_now
 from spark_ckpt.errors import EpochDamaged, LogDamaged, StoreForeign
 from spark_ckpt.store import durable
 from spark_ckpt.store.epoch_log import EpochLog, Fence, wall_ms
@@ -199,7 +200,7 @@ class Store:
         for sink, output in (*manifest.outputs.items(), *manifest.held.items()):
             # A job that continues from the epoch publishes its deferred rows, also if the sink has later epochs.
             lacks = sink in manifest.held or manifest.epoch > taken_back.get(sink, manifest.epoch)
-            staged_at = self._staged_at(sink, output.root, manifest.epoch, lacks)
+            staged_at = self._staged_at(sink, output.root, manifest, lacks)
             if staged_at is not None:
                 _verify(staged_at, output.files, deep, epoch=manifest.epoch, sink=sink)
 
@@ -355,15 +356,28 @@ class Store:
     def _tables(self, folder: str) -> list[str]:
         return folders(self.location, folder)
 
-    def _staged_at(self, sink: str, root: str, epoch: int, lacks: bool = False) -> Location | None:
+    def _staged_at(self, sink: str, root: str, manifest: Manifest, lacks: bool) -> Location | None:
         if not root:
             return self.staged(sink).location
         # A published file belongs to the sink, which may compact or delete it. Its absence is no damage.
-        if not lacks and epoch not in self.log.state().unsettled(sink):
+        if not lacks and manifest.epoch not in self.log.state().unsettled(sink):
             return None
-        elsewhere = Location(self._roots.get(sink, root), self.location.storage_options)
+        place = self._roots.get(sink) or self._moved_to(sink, manifest) or root
+        elsewhere = Location(place, self.location.storage_options)
         # These storage options open no other bucket, so a file there cannot be checked.
         return elsewhere if elsewhere.local is not None or bucket_of(elsewhere) == bucket_of(self.location) else None
+
+    def _moved_to(self, sink: str, manifest: Manifest) -> str | None:
+        """Return the place to which the table of `sink` was moved after the epoch, None if it was not: a command has no sinks,
+        which would name it.
+        """
+        before = manifest.sink_identities.get(sink)
+        now = endpoints_now(self.log.state(), self.log.manifest).get(sink)
+        # A table that replaced another one has no files of earlier epochs.
+        if before is None or now is None or now.after >= manifest.epoch:
+            return None
+        place = now.parts.get("path")
+        return None if place == before.parts.get("path") else place
 
     def _opened_log(self, job: str | None) -> EpochLog:
         epochs = self.location.child(_EPOCHS)
