@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -46,13 +46,17 @@ def find_orphans(
     removed = opened.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)
     # By name: one list has URIs, the other relative paths, and a staged file's name has a UUID.
     known = {_base_name(path) for path in [*opened.file_uris(), *removed]} | set(unpublished)
-    newest_ms = int(time.time() * 1000) - older_than_ms
+    infos = filesystem(table, storage_options).get_file_info(pafs.FileSelector("", recursive=True))
+    files = [info for info in infos if info.type == pafs.FileType.File]
+    # The newest file was written now at the latest: this host's clock may be ahead of the storage's, which dates the files.
+    newest_ns = min(time.time_ns(), max((info.mtime_ns or 0 for info in files), default=0)) - older_than_ms * 1_000_000
     return sorted(
         info.path
-        for info in _files(filesystem(table, storage_options))
-        if _staged_by_the_dead(context, info.base_name)
+        for info in files
+        if not info.path.startswith(LOG)
+        and _staged_by_the_dead(context, info.base_name)
         and info.base_name not in known
-        and (info.mtime_ns or 0) // 1_000_000 <= newest_ms
+        and (info.mtime_ns or 0) <= newest_ns
     )
 
 
@@ -74,12 +78,6 @@ def remove_orphans(
 def _staged_by_the_dead(context: SinkContext, name: str) -> bool:
     found = re.fullmatch(rf"ckpt-{re.escape(context.sink)}-i(\d+)-b\d+-[^/]*\.parquet", name)
     return found is not None and int(found[1]) < context.incarnation
-
-
-def _files(system: pafs.FileSystem) -> Iterator[pafs.FileInfo]:
-    for info in system.get_file_info(pafs.FileSelector("", recursive=True)):
-        if info.type == pafs.FileType.File and not info.path.startswith(LOG):
-            yield info
 
 
 def _base_name(path: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,15 @@ def test_young_files_are_kept_because_another_job_may_own_them(table: Path) -> N
     assert find_orphans(str(table), context(2), {}) == []
     os.utime(table / orphan.path, (0, 0))
     assert find_orphans(str(table), context(2), {}) == [orphan.path]
+
+
+def test_a_clock_that_is_ahead_of_the_storage_makes_no_file_old(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage(table, {"id": [1]})
+    ahead_s = time.time() + 30 * 86_400
+    monkeypatch.setattr(time, "time", lambda: ahead_s)
+    monkeypatch.setattr(time, "time_ns", lambda: int(ahead_s * 1e9))
+
+    assert find_orphans(str(table), context(2), {}) == []
 
 
 def test_files_in_partition_folders_are_compared_by_name(table: Path) -> None:
