@@ -358,12 +358,19 @@ class History:
 
     def _check(self, commit: AppendedFiles, table_id: str) -> None:
         if commit.changes_rows and self._on_change == "fail":
+            otherwise = (
+                # A rewind writes versions again: after this one come rows that the job has read.
+                "to be without the rows that the rewind took back, start the job in a new store, with new sinks and "
+                "start='earliest'"
+                if commit.commit.rewound is not None
+                else f"or begin after this one with start={commit.version + 1}, in a new store: a job that has an epoch does not "
+                "use start"
+            )
             raise SourceInvalid(
                 f"{self._table}: version {commit.version} ({commit.operation}) deletes or updates rows "
                 "that were appended "
                 "before; a source reads appended rows only",
-                hint="DeltaSource(..., on_change='skip') leaves out such versions, with the rows that they add; or begin after "
-                f"this one with start={commit.version + 1}, in a new store: a job that has an epoch does not use start",
+                hint=f"DeltaSource(..., on_change='skip') leaves out such versions, with the rows that they add; {otherwise}",
                 version=commit.version,
             )
         metadata, protocol = commit.commit.body("metaData"), commit.commit.body("protocol")

@@ -468,6 +468,19 @@ def rewound(table: Path, base: int, line: int, written: int | None = None) -> No
         (log / f"{newest + 1 + part:020d}.json").write_text(text)
 
 
+def test_the_advice_after_a_rewind_reads_no_row_twice(table: Path) -> None:
+    for n in range(1, 5):
+        append(table, [[n]])
+    _, cursor = read_on(table, start(table, start=1), 1, batches=4)
+    rewound(table, base=1, line=3)
+
+    with pytest.raises(SourceInvalid, match="deletes or updates rows") as refused:
+        read_on(table, cursor, 1)
+    assert "start='earliest'" in refused.value.hint
+    assert read_on(table, start(table, start="earliest"), 100)[0] == [1, 2, 3]
+    assert read_on(table, cursor, 100, on_change="skip")[0] == []
+
+
 def without_commits_before(version: int, table: Path) -> None:
     DeltaTable(str(table)).create_checkpoint()
     for each in range(version):
