@@ -366,6 +366,11 @@ def test_aggregates_that_cannot_be_are_refused_when_declared(spec, hint):
         agg.RunningAggregates({"r": spec}, struct, ["who"])
 
 
+def test_an_aggregate_with_the_name_of_a_column_of_its_rows_is_refused_in_any_case():
+    with pytest.raises(GraphInvalid, match="'KIND' occurs twice"):
+        agg.RunningAggregates({"KIND": agg.count()}, ROW, ["who"], "each row")
+
+
 def test_text_with_a_collation_is_refused_where_bytes_would_be_compared():
     collated = StructType([*ROW.fields, StructField("name", StringType("UTF8_LCASE"))])
     with pytest.raises(GraphInvalid, match="key column 'name' is string collate UTF8_LCASE") as key:

@@ -318,7 +318,9 @@ class RunningAggregates:
         parts = {part for window in self._windows for part in (window.start, window.end)}
         given = [field for field in rows if field.name not in parts]  # the struct itself is among them
         schema = pa.schema([*(given if self._mode == EACH_ROW else self.schema.key), *shown])
-        twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
+        # Spark and Delta tell no names apart by their case.
+        names = [name.lower() for name in schema.names]
+        twice = next((name for name in reversed(schema.names) if names.count(name.lower()) > 1), None)
         if twice is not None:
             raise GraphInvalid(f"output column {twice!r} occurs twice", hint="rename the aggregate with .alias()")
         return schema if self._mode == EACH_ROW else nested_schema(schema, self._windows)
