@@ -34,7 +34,7 @@ class SourceSubject:
     - `add`: adds to the input and returns the rows that the source must give for it: at least two, all different. Only
       their columns are compared.
     - `reading`: runs the streams.
-    - `lose`: removes the input that was added first.
+    - `lose`: removes input of the first `add`, and of no other.
     - `renew`: replaces the input by another, empty one under the same name.
     - `secrets`: texts that must not be shown.
     """
@@ -296,17 +296,19 @@ class _SourceRefusals:
         source = job.driver()
         if subject.lose is None or not isinstance(source, SkipsLost):
             return skip("the subject has no `lose`, or the source no `past_lost`")
+        oldest = job.add()
         cuts = job.grown_cuts()
         subject.lose()
         past = [as_stored(source.past_lost(subject.reading.session, cut.cursor)) for cut in (cuts[0], cuts[-1])]
         require(past[1] == cuts[-1].cursor, "`past_lost` returns a cursor without a loss", cursor=past[1])
         again = as_stored(source.past_lost(subject.reading.session, past[0]))
         require(again == past[0], "nothing is lost behind `past_lost`", past_lost=past[0], again=again)
-        fresh = job.add()
+        job.add()
         read = rows_of(job.cuts(past[0]))
-        # The oldest input is lost, so the rows behind it are the newest ones, with all that came after the loss.
-        behind = job.added[-max(len(read), len(fresh)) :]
-        require_rows(read, behind, "the rows behind the loss are read")
+        # A source may lose a part of the oldest input or all of it. What was added later is not lost, before the loss or after it.
+        least = len(job.added) - len(oldest)
+        behind = job.added[-max(len(read), least) :]
+        require_rows(read, behind, "the rows behind the loss are read", past_lost=past[0])
         return None
 
 

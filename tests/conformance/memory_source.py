@@ -431,6 +431,12 @@ class SkipsRowsThatAreYetToCome(SkippingSource):
         return past if past == cursor else {**past, "at": len(self.input.rows) + 1}
 
 
+class SkipsToTheEnd(SkippingSource):
+    def past_lost(self, spark: Any, cursor: Cursor) -> Cursor:
+        past = super().past_lost(spark, cursor)
+        return past if past == cursor else {**past, "at": len(self.input.rows)}
+
+
 class ShowsItsPassword(MemorySource):
     def describe(self) -> Mapping[str, str]:
         return {"kind": "memory", "url": "memory://ada:hunter2@host"}

@@ -34,6 +34,7 @@ COUNTEREXAMPLES: dict[str, list[type[MemorySource]]] = {
         faulty.StaysBeforeTheLoss,
         faulty.SkipsMoreEachTime,
         faulty.SkipsRowsThatAreYetToCome,
+        faulty.SkipsToTheEnd,
     ],
     "descriptions_are_texts_without_secrets": [faulty.ShowsItsPassword],
     "an_identity_is_the_same_at_every_start": [faulty.IsAnotherOneWithEveryRow],
