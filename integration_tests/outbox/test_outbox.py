@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from prometheus_client.parser import text_string_to_metric_families
-from pyspark.sql import SparkSession
+from pyspark.sql import Observation, SparkSession, functions
 from spark_ckpt_delta import DeltaSink
 
 from integration_tests.outbox.outbox_query import BEGIN_S, FILES, PER_FILE, Place, expected, run, windows, write_files
@@ -35,6 +35,7 @@ from spark_ckpt.errors import (
 from spark_ckpt.events.listener import EpochEvent, RunListener
 from spark_ckpt.observability.metrics.prometheus import endpoints
 from spark_ckpt.outbox.outbox import Outbox
+from spark_ckpt.outbox.staging import FrameBatch
 from spark_ckpt.store.store import Store
 from tests.conformance.memory_sink import MemorySink, Target
 
@@ -245,6 +246,17 @@ def test_files_of_killed_runs_are_deleted(spark: SparkSession, place: Place) -> 
     run(place.outbox(sinks), windows(spark, place.inbox))
     assert place.rows("gold") == expected(range(5))
     assert not orphan.exists()
+
+
+@pytest.mark.parametrize("columns", [["INTERVAL '1' MONTH AS age"], ["id", "id"]])
+def test_a_batch_is_discarded_whatever_columns_its_sinks_leave_out(spark: SparkSession, columns: list[str]) -> None:
+    """The sinks' columns alone are read in Python when the batch runs for the first time."""
+    passed = Observation()
+    rows = spark.range(7).observe(passed, functions.count("*").alias("rows"))
+
+    FrameBatch(rows.selectExpr(*columns), 0).discard()
+
+    assert passed.get["rows"] == 7
 
 
 @pytest.mark.long  # in the gate: tests/outbox/test_rule.py

@@ -63,7 +63,8 @@ class FrameBatch:
         """Run the plan to its end, as Spark needs it for the state of the batch, and drop its rows."""
         # If state stores of the batch are not committed, Spark 4.1 and later end the query
         # (STATE_STORE_COMMIT_VALIDATION_FAILED). Earlier versions go on with a wrong watermark and state.
-        self.frame.mapInArrow(_discarded, _REPORT).collect()
+        # Without the query's columns: a sink may get none of those that Arrow does not take, or that share a name.
+        self.frame.selectExpr("1 AS row").mapInArrow(_discarded, _REPORT).collect()
 
 
 def checked_schema(frame: DataFrame, rows: SinkRows) -> StructType:
