@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from spark_ckpt_kafka.control import KafkaControl
 from spark_ckpt_kafka.options import Tuning
-from spark_ckpt_kafka.record_rules import RecordRules, TopicLimits
+from spark_ckpt_kafka.record_rules import Headers, RecordRules, TopicLimits
 
 _NO_BOUND = 2**62
 """Numbers from here on mean "unlimited": Kafka's default for a bound of times is the largest long."""
@@ -27,9 +27,11 @@ def topic_limits(control: KafkaControl, topic: str) -> TopicLimits:
     )
 
 
-def record_rules(topic: str | None, tuning: Tuning, limits: TopicLimits | None = None) -> RecordRules:
-    """Return the rules for the rows of a sink. `topic` is None if rows name their topics."""
-    return RecordRules(topic, tuning.max_request_size, tuning.compression_type, limits or TopicLimits())
+def record_rules(
+    topic: str | None, tuning: Tuning, limits: TopicLimits | None = None, stamp: Headers = ()
+) -> RecordRules:
+    """Return the rules for the rows of a sink. `topic` is None if rows name their topics. `stamp`: added headers."""
+    return RecordRules(topic, tuning.max_request_size, tuning.compression_type, limits or TopicLimits(), stamp)
 
 
 def longest_transaction_ms(control: KafkaControl) -> int | None:

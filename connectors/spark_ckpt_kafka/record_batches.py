@@ -18,9 +18,8 @@ import pyarrow.compute as pc
 
 from spark_ckpt.errors import RowsRefused
 from spark_ckpt_kafka.library import crc32c, lz4_encode
-from spark_ckpt_kafka.record_rules import BATCH_BYTES, Int64s, milliseconds, numbers_of
+from spark_ckpt_kafka.record_rules import BATCH_BYTES, Headers, Int64s, milliseconds, numbers_of
 
-Headers = list[tuple[str, bytes | None]]
 Column: TypeAlias = "pa.Array[Any]"
 Flags: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 Digits: TypeAlias = "list[tuple[np.ndarray[Any, np.dtype[np.uint8]], Flags]]"

@@ -10,7 +10,7 @@ Sizes are those of a batch with this record alone, in record format v2
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -23,9 +23,20 @@ from spark_ckpt.connector import RefusedRow
 Column: TypeAlias = "pa.ChunkedArray[Any]"
 Int64s: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 _TOPIC = r"^[a-zA-Z0-9._-]{1,249}$"
+Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 BATCH_BYTES = 61
 """Bytes of a record batch without its records."""
 _FILTER = "filter such rows, or give them to a sink of their own"
+
+
+def audit_stamp(shard: str, epoch: int) -> Headers:
+    """Return the audit headers of an epoch's records. `shard`: <store id>.<sink>.<lane>."""
+    return (("ckpt-lane", shard.encode()), ("ckpt-epoch", str(epoch).encode()))
+
+
+# A store id has 36 characters, a sink's name at most 128, a lane's number 2.
+LONGEST_STAMP = audit_stamp("x" * (36 + 1 + 128 + 1 + 2), 2**63 - 1)
+"""Audit headers of the largest size. Tasks do not know the epoch that will have their rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +57,14 @@ class RecordRules:
     """Checks rows against the limits of a sink's producer and topic. A call with a table returns the first refused row.
 
     `topic`: topic of every row; None if each row names its own. `max_request_bytes`: the producer's own limit of
-    a record.
+    a record. `stamp`: headers that are added to those of the row.
     """
 
     topic: str | None
     max_request_bytes: int
     compression: str = "none"
     limits: TopicLimits = TopicLimits()
+    stamp: Headers = ()
 
     def __call__(self, rows: pa.Table) -> RefusedRow | None:
         """Return the first row that is never accepted, or None."""
@@ -103,9 +115,10 @@ class RecordRules:
     def _sizes(self, rows: pa.Table) -> Iterator[RefusedRow]:
         most = self.limits.max_message_bytes
         # Cheap upper bound: if all rows together fit into one record, no single row is too large.
-        if rows.nbytes + 100 * rows.num_rows <= min(self.max_request_bytes, most or self.max_request_bytes):
+        each = 100 + _stamp_bytes(self.stamp)
+        if rows.nbytes + each * rows.num_rows <= min(self.max_request_bytes, most or self.max_request_bytes):
             return
-        sizes = _sizes_of(rows)
+        sizes = _sizes_of(rows, self.stamp)
         for row in np.flatnonzero(sizes > self.max_request_bytes)[:1]:
             why = f"the record has {sizes[row]} bytes, the sink sends at most {self.max_request_bytes}"
             yield RefusedRow(int(row), "value", why, f"raise the sink's option max.request.size; or {_FILTER}")
@@ -126,6 +139,7 @@ class RecordRules:
             whole.get("key"),
             whole["value"],
             *(part for each in whole.get("headers") or [] for part in each.values()),
+            *(part for each in self.stamp for part in each),
         ]
         text = b"".join(part.encode() if isinstance(part, str) else part for part in parts if part is not None)
         return BATCH_BYTES + len(pa.compress(text, codec=self.compression, asbytes=True))
@@ -156,16 +170,17 @@ def _header_rows(columns: dict[str, Column]) -> Iterator[RefusedRow]:
             yield RefusedRow(rows[at].as_py(), "headers", why)
 
 
-def _sizes_of(rows: pa.Table) -> Int64s:
+def _sizes_of(rows: pa.Table, stamp: Headers) -> Int64s:
     """Return the bytes of an uncompressed batch with one record, for each row."""
-    body = np.full(rows.num_rows, 3, np.int64)  # attributes, and a zero delta of time and of offset
+    # Attributes, and a zero delta of time and of offset.
+    body = np.full(rows.num_rows, 3 + _stamp_bytes(stamp), np.int64)
     for name in ("key", "value"):
         if name in rows.column_names:
             lengths = numbers_of(pc.fill_null(pc.binary_length(rows.column(name)), 0))
             body += lengths + _varint(lengths)
         else:
             body += 1
-    counts = np.zeros(rows.num_rows, np.int64)
+    counts = np.full(rows.num_rows, len(stamp), np.int64)
     if "headers" in rows.column_names:
         column = rows.column("headers").combine_chunks()
         at, elements = numbers_of(pc.list_parent_indices(column)), column.flatten()
@@ -175,6 +190,11 @@ def _sizes_of(rows: pa.Table) -> Int64s:
         np.add.at(counts, at, 1)
     body += _varint(counts)
     return BATCH_BYTES + body + _varint(body)
+
+
+def _stamp_bytes(stamp: Headers) -> int:
+    lengths = np.array([len(part or b"") for each in stamp for part in each], np.int64)
+    return int((lengths + _varint(lengths)).sum())
 
 
 def numbers_of(column: Any) -> Int64s:

@@ -71,7 +71,7 @@ class Refusals:
                 # The topic's current limits, once: they may have changed since the task checked the rows.
                 if topic not in rules:
                     limits = topic_limits(self.control, topic)
-                    rules[topic] = record_rules(topic, self.tuning, limits)
+                    rules[topic] = record_rules(topic, self.tuning, limits, rows.rows.stamp)
                 found = rules[topic](table if len(at) == table.num_rows else table.take(pa.array(at)))
                 if found is not None:
                     yield part.path, first + int(at[found.row]), topic, found

@@ -24,7 +24,8 @@ from spark_ckpt.place import local_path
 from spark_ckpt.storage_errors import outage, taken_away
 from spark_ckpt.wording import counted
 from spark_ckpt_kafka.producer import Progress, TransactionalProducer
-from spark_ckpt_kafka.record_batches import Chunk, Headers
+from spark_ckpt_kafka.record_batches import Chunk
+from spark_ckpt_kafka.record_rules import Headers, audit_stamp
 
 CHUNK_ROWS = 50_000
 CHUNK_BYTES = 8 * 1024 * 1024
@@ -211,9 +212,7 @@ class ShardRows:
             hit(Failpoint.MID_SEND)
 
     def _stamp(self, epoch: int) -> Headers:
-        if self.stamped is None:
-            return []
-        return [("ckpt-lane", self.stamped.encode()), ("ckpt-epoch", str(epoch).encode())]
+        return () if self.stamped is None else audit_stamp(self.stamped, epoch)
 
 
 def bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -19,7 +19,7 @@ from spark_ckpt_kafka.limits import longest_transaction_ms, record_rules, topic_
 from spark_ckpt_kafka.options import Connection, Tuning, split_options, tuning
 from spark_ckpt_kafka.publisher import KafkaPublisher, PublishPatience
 from spark_ckpt_kafka.publishing import ShardSettings
-from spark_ckpt_kafka.record_rules import RecordRules, TopicLimits
+from spark_ckpt_kafka.record_rules import LONGEST_STAMP, RecordRules, TopicLimits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -155,7 +155,8 @@ class KafkaSink(SelectsRows):
 
     def _rules(self) -> RecordRules:
         tuning = self._configuration()[1]
-        return record_rules(self.topic, tuning, *self._limits)
+        limits = self._limits[0] if self._limits else None
+        return record_rules(self.topic, tuning, limits, LONGEST_STAMP if self.audit_headers else ())
 
     def publisher(self, spark: SparkSession, context: SinkContext) -> KafkaPublisher:
         """Start the publisher processes of one incarnation."""

@@ -75,3 +75,13 @@ def test_rows_without_a_key_have_one_lane() -> None:
     plan = KafkaSink("b:9092", "t", lanes=4).stage(_schema("value string"))
 
     assert (plan.lanes, plan.lane_by) == (1, None)
+
+
+@pytest.mark.parametrize("audit_headers", [False, True])
+def test_a_row_is_refused_that_only_the_audit_headers_make_too_large(audit_headers: bool) -> None:
+    """The brokers would refuse it after its epoch has been committed."""
+    sink = KafkaSink("b:9092", "t", options={"max.request.size": 2000}, audit_headers=audit_headers)
+    rules = sink.stage(_schema("value binary")).refuses
+
+    assert rules is not None
+    assert (rules(pa.table({"value": [b"x" * 1900]})) is not None) is audit_headers

@@ -16,14 +16,8 @@ from kafka.partitioner.default import murmur2
 from kafka.record.memory_records import MemoryRecords
 from spark_ckpt_kafka import record_batches
 from spark_ckpt_kafka.partitioner import UnknownPartition, choose_partitions
-from spark_ckpt_kafka.record_batches import (
-    Chunk,
-    Headers,
-    ProducerId,
-    Records,
-    encode_records,
-    frame_batch,
-)
+from spark_ckpt_kafka.record_batches import Chunk, ProducerId, Records, encode_records, frame_batch
+from spark_ckpt_kafka.record_rules import Headers
 
 from spark_ckpt.errors import RowsRefused
 

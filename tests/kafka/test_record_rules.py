@@ -8,9 +8,11 @@ import pickle
 import time
 from datetime import UTC
 
+import numpy as np
 import pyarrow as pa
 import pytest
-from spark_ckpt_kafka.record_rules import RecordRules, TopicLimits
+from spark_ckpt_kafka.record_batches import Chunk, encode_records
+from spark_ckpt_kafka.record_rules import BATCH_BYTES, RecordRules, TopicLimits, audit_stamp
 
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 TYPES = {
@@ -109,6 +111,19 @@ def test_a_record_of_the_topics_limit_is_accepted_and_one_of_a_byte_more_is_refu
 def test_headers_are_part_of_a_records_size():
     table = rows(value=[b"", b""], headers=[None, [{"key": "h" * 500, "value": b"v" * 500}]])
     assert refused(table, max_message_bytes=1_000) == (1, "value")
+
+
+@pytest.mark.parametrize("headers", [None, [{"key": "h", "value": None}] * 62])
+def test_headers_that_the_sink_adds_are_part_of_a_records_size(headers):
+    table, stamp = rows(value=[b"x" * 100], headers=[headers]), audit_stamp("store.out.0", 7)
+    [sent] = encode_records(Chunk("t", table.to_batches()[0], stamp), np.zeros(1, np.int64), 0, 10_000)
+    size = BATCH_BYTES + sent.data.size
+
+    def accepts(most):
+        return RecordRules("t", 1_000_000, limits=TopicLimits(max_message_bytes=most), stamp=stamp)(table) is None
+
+    assert accepts(size)
+    assert not accepts(size - 1)
 
 
 def test_a_record_that_fits_when_compressed_is_accepted():
