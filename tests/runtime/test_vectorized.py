@@ -1,3 +1,4 @@
+from decimal import Decimal
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,14 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from operator_fixtures import MemoryStore, cache_of, snapshot, with_hash
 from pyspark.sql.streaming.state import GroupStateTimeout
-from pyspark.sql.types import LongType, NullType, StringType, StructField, StructType
+from pyspark.sql.types import DecimalType, LongType, NullType, StringType, StructField, StructType
 
 from spark_ckpt.api.grouped import GroupedStream
 from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.tasks.failures import OutputInvalid, UserFunctionFailed
 from spark_ckpt.tasks.operators.operator import Binding, Clock
 from spark_ckpt.tasks.operators.vectorized import KeyResult, VectorizedOperator
-from spark_ckpt.tasks.rows import NO_TIMEOUT
+from spark_ckpt.tasks.rows import NO_TIMEOUT, arrow_schema
 from spark_ckpt.tasks.state.group_state import KeyGroupState
 
 ROW = StructType([StructField("k", StringType()), StructField("v", LongType())])
@@ -118,6 +119,25 @@ def test_helpers_work_per_key_in_order_of_arrival(tmp_path):
 
     Harness(look, tmp_path).batch([("a", 3), ("b", 5), ("a", 1), ("a", 2), ("b", 7)])
     assert seen == [[[3, 5, 1, 1, 5], [3, 6, 3, 3, 7], [3, 5], [6, 12], [3, 2], [10, 20, 10, 10, 20]]]
+
+
+@pytest.mark.parametrize("kind", [DecimalType(10, 2), DecimalType(38, 18)])
+def test_decimals_are_summed_with_a_default_for_null(tmp_path, kind):
+    rows, state = (StructType().add("k", StringType()).add(name, kind) for name in ("v", "total"))
+
+    def add(batch):
+        running = batch.cumulative_sum(batch.values("v"), batch.state_values("total"))
+        return KeyResult(
+            pa.table({"k": batch.rows.column("k"), "total": running}), pa.table({"total": batch.last_per_key(running)})
+        )
+
+    operator = VectorizedOperator(add, rows, ["k"], state, StructType([state["total"]])).bind(Binding("totals"))
+    group = KeyGroupState(operator.schema, cache_of(operator.schema, tmp_path, MemoryStore()), 0)
+    columns = {"k": ["a", "b", "a"], "v": [Decimal("1.50"), None, Decimal("0.25")]}
+    given = with_hash(pa.table(columns, arrow_schema(rows)), ["k"])
+    for first in ("1.50", "3.25"):
+        [table] = operator.process(given, group, Clock(1000))
+        assert table.column("total").to_pylist() == [Decimal(first), 0, Decimal(first) + Decimal("0.25")]
 
 
 def test_sums_of_narrow_numbers_and_of_masks_do_not_wrap(tmp_path):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn, TypeAlias, cast
 
@@ -181,7 +182,9 @@ class KeyBatch:
 
 def _numeric(table: pa.Table, name: str, default: float) -> Values:
     values = column(table, name)
-    return cast("Values", values.fill_null(pa.scalar(default).cast(values.type)).to_numpy(zero_copy_only=False))
+    # A long has more digits than most decimals, so that Arrow does not cast one.
+    given = Decimal(str(default)) if pa.types.is_decimal(values.type) else default
+    return cast("Values", values.fill_null(pa.scalar(given).cast(values.type)).to_numpy(zero_copy_only=False))
 
 
 @dataclass(frozen=True, slots=True)
