@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -12,14 +13,19 @@ import pyarrow.compute as pc
 from pyspark.sql import types as T
 
 Values: TypeAlias = "pa.Array[Any]"
+_NO_FLOAT = (2 - 2**-24) * 2.0**127
+"""Numbers from here on round to infinity. It is above the largest float, which Java writes with eight digits, rounded up."""
 
 
 def fitted(value: Any, kind: pa.DataType) -> Any:
     """Return a decoded value for a column of type `kind`.
 
     Avro's uuid becomes its text, Avro's time of day the number of its milliseconds or microseconds. Raises
-    `ValueError` for a fraction in a column of whole numbers, which Arrow would cut off, and for a number in a column
-    of times, which Arrow would take for microseconds or days since 1970.
+    `ValueError` for values that Arrow would change:
+
+    - a fraction in a column of whole numbers, which it would cut off;
+    - a number in a column of times, which it would take for microseconds or days since 1970;
+    - true or false in a column of floats, 1 or 0 for it, and a number that is too large for a float, infinity for it.
     """
     if pa.types.is_struct(kind) and isinstance(value, Mapping):
         return {field.name: fitted(value.get(field.name), field.type) for field in kind}
@@ -35,6 +41,10 @@ def fitted(value: Any, kind: pa.DataType) -> Any:
         raise ValueError(f"{value} is no whole number")
     if isinstance(value, int | float) and (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         raise ValueError(f"{value} is a number, and its column is a time")
+    if isinstance(value, bool) and pa.types.is_floating(kind):
+        raise ValueError(f"{value} is no number")
+    if isinstance(value, int | float) and pa.types.is_float32(kind) and _NO_FLOAT <= abs(value) < math.inf:
+        raise ValueError(f"{value} is too large for a float")
     if isinstance(value, dt.time):
         since = dt.datetime.combine(dt.date.min, value) - dt.datetime.min
         # By the column's type: Avro's time-millis is an int, time-micros a long.

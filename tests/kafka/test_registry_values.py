@@ -7,6 +7,7 @@ import json
 import math
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -101,6 +102,8 @@ ANYTHING = json.dumps({"title": "Order", "type": "object"})
         (T.MapType(T.StringType(), T.IntegerType()), '{"a": 0.5}'),
         (T.LongType(), '"7"'),
         (T.IntegerType(), "3000000000"),
+        (T.DoubleType(), "true"),
+        (T.FloatType(), "1e39"),
         (T.TimestampType(), "1700000000"),
         (T.DateType(), "19000"),
         (T.ArrayType(T.StringType()), '"abc"'),
@@ -119,6 +122,13 @@ def test_a_value_that_no_column_can_hold_is_rejected_alone(server, kind, member)
     with pytest.raises(BadRecord) as caught:
         decoded(JsonSchema(server.url, ANYTHING, schema), good, bad)
     assert caught.value.context["record"] == "orders/2/1"
+
+
+def test_the_largest_float_of_java_is_read(server):
+    """Its text is a larger number."""
+    data = JSONSerializer(ANYTHING, client(server))({"n": 3.4028235e38}, CONTEXT)
+    [[value], _] = decoded(JsonSchema(server.url, ANYTHING, StructType().add("n", "float")), data)
+    assert value == {"n": float(np.finfo(np.float32).max)}
 
 
 def test_avro_of_every_logical_type_is_read(server):
