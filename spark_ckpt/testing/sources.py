@@ -118,12 +118,19 @@ class ReadingJob:
             found.append(SourceCut(cursor, batch.rows))
         return found
 
+    def last_cut(self, cursor: Cursor, source: Source | None = None) -> Cursor:
+        """Read input that is there, and return the last cursor."""
+        found = self.cuts(cursor, source)
+        require(bool(found), "input that is there gives a batch", cursor=cursor, added=len(self.added))
+        return found[-1].cursor
+
     def grown_cuts(self, pieces: int = 3) -> list[SourceCut]:
         """Return the start as a cut without rows, then the cuts of a job that reads after each piece of input."""
         found = [SourceCut(self.start(), [])]
         for _ in range(pieces):
             self.add()
             found += self.cuts(found[-1].cursor)
+        require(len(found) > pieces, "each piece of input gives a batch", cuts=[cut.cursor for cut in found])
         return found
 
     def end(self) -> Cursor:
@@ -173,7 +180,6 @@ class _Replay:
         """Rows before the cut and rows after it are all rows."""
         job = ReadingJob(subject)
         cuts = job.grown_cuts()
-        require(len(cuts) > 2, "input that comes in pieces gives several cuts", cuts=[cut.cursor for cut in cuts])
         for number, cut in enumerate(cuts):
             before, after = rows_of(cuts[: number + 1]), rows_of(job.cuts(cut.cursor))
             require_rows([*before, *after], job.added, "no row is lost or doubled at a cut", cursor=cut.cursor)
@@ -212,7 +218,7 @@ class _Ends:
         job = ReadingJob(subject)
         job.add(2)
         start, end = job.start(), job.end()
-        last = job.cuts(start)[-1].cursor
+        last = job.last_cut(start)
         require(not job.reached(start, end), "the end is not reached before anything is read", start=start, end=end)
         kept = job.reached(last, end) is not job.endless
         require(kept, "the end is reached when everything is read, unless the source is endless", cursor=last, end=end)
@@ -224,7 +230,7 @@ class _Ends:
             skip("the source is endless")
         job.add()
         end = job.end()
-        last = job.cuts(job.start())[-1].cursor
+        last = job.last_cut(job.start())
         job.add()
         require(job.reached(last, end), "an end that was reached stays reached", cursor=last, end=end)
         newer = job.end()
@@ -353,7 +359,7 @@ class _OptionalSourcePromises:
         job.add(2)
         source, session = job.driver(), subject.reading.session
         before = dict(source.identity(session)) if isinstance(source, Identified) else None
-        cursor = job.cuts(job.start(), source)[-1].cursor
+        cursor = job.last_cut(job.start(), source)
         subject.renew()
         if isinstance(source, Identified) and dict(source.identity(session)) != before:
             return None
@@ -429,6 +435,7 @@ class _OptionalSourcePromises:
         )
         require(limited.limited(limit) is None, "a source whose batches are no larger is not limited again")
         cuts = job.cuts(job.start(), limited)
+        require(bool(cuts), "input that is there gives a batch", added=len(job.added))
         sizes = [len(cut.rows) for cut in cuts]
         require(
             max(sizes) <= limit, "a limited batch has no more rows than its limit", rows_by_batch=sizes, limit=limit

@@ -199,6 +199,19 @@ class LosesTheFirstRowOfABatch(MemorySource):
     data = _LeavesOutData
 
 
+class _Idle(MemoryReader):
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        return start
+
+
+class _IdleData(_Data):
+    reader = _Idle
+
+
+class GivesNoBatch(RememberingSource):
+    data = _IdleData
+
+
 class StartsInclusive(MemorySource):
     """A cursor names the last row read, and reading starts with it."""
 

@@ -16,16 +16,17 @@ COUNTEREXAMPLES: dict[str, list[type[MemorySource]]] = {
         faulty.HasNoJson,
         faulty.HasTuples,
     ],
-    "a_new_driver_continues_at_every_cut": [faulty.CountsFromItsStart, faulty.StartsInclusive],
+    "a_new_driver_continues_at_every_cut": [faulty.GivesNoBatch, faulty.CountsFromItsStart, faulty.StartsInclusive],
     "the_same_rows_come_again": [faulty.ForgetsWhatItHasGiven],
     "a_batch_that_is_run_again_has_the_same_rows": [faulty.ReadsToTheNewest, faulty.ForgetsWhatItHasGiven],
     "columns_are_the_same_at_every_cursor": [faulty.ChangesItsColumns, faulty.KnowsOtherColumns],
     "the_end_is_reached_when_everything_is_read": [
+        faulty.GivesNoBatch,
         faulty.IsThereFromTheStart,
         faulty.NeverArrives,
         faulty.ArrivesThoughEndless,
     ],
-    "the_end_moves_with_the_input": [faulty.AsksForTheEndOfNow, faulty.HasAnEndThatStays],
+    "the_end_moves_with_the_input": [faulty.GivesNoBatch, faulty.AsksForTheEndOfNow, faulty.HasAnEndThatStays],
     "cursors_only_go_forward": [faulty.ComparesForEquality],
     "a_cursor_of_something_else_is_refused": [faulty.TakesAnyCursor, faulty.StumblesOverItsCursor],
     "a_damaged_cursor_is_refused_or_harmless": [faulty.TakesAnyCursor, faulty.StumblesOverItsCursor],
@@ -42,6 +43,7 @@ COUNTEREXAMPLES: dict[str, list[type[MemorySource]]] = {
     "another_input_under_a_running_driver_is_not_passed_over": [
         faulty.RemembersItsIdentity,
         faulty.IsKnownByItsNameOnly,
+        faulty.GivesNoBatch,
     ],
     "what_can_be_read_again_is_not_refused": [faulty.ChecksTooMuch, faulty.WritesWhenItChecks],
     "damaged_memory_is_found_without_the_job": [
@@ -49,8 +51,12 @@ COUNTEREXAMPLES: dict[str, list[type[MemorySource]]] = {
         faulty.FindsDamageInTheWhole,
         faulty.FindsDamageWithSizesOnly,
     ],
-    "what_is_kept_can_be_read_after_a_release": [faulty.ReleasesWhatIsKept],
-    "limited_batches_have_no_more_rows_and_the_same_ones": [faulty.LimitsNothing, faulty.LimitsForGood],
+    "what_is_kept_can_be_read_after_a_release": [faulty.GivesNoBatch, faulty.ReleasesWhatIsKept],
+    "limited_batches_have_no_more_rows_and_the_same_ones": [
+        faulty.GivesNoBatch,
+        faulty.LimitsNothing,
+        faulty.LimitsForGood,
+    ],
 }
 
 
