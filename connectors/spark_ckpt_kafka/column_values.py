@@ -52,10 +52,13 @@ def fitted(value: Any, kind: pa.DataType) -> Any:
     return str(value) if isinstance(value, UUID) else value
 
 
-def check_written(given: Values, wanted: T.DataType) -> None:
+def check_written(given: Values, wanted: T.DataType, *, lacks: bool = True) -> None:
     """Raise `ValueError` for values that the serialiser of Avro or Protobuf would change silently, at any depth.
 
-    They are:
+    `lacks`: columns that the schema lacks are refused. Avro's serialiser would leave them out and write defaults. Protobuf's
+    refuses them itself, and knows each field by two names.
+
+    Such values are:
 
     - fractions and numbers out of range for whole numbers, whole numbers that a float rounds, and infinity for others;
     - other types for booleans, binary for text, and the reverse: Protobuf's JSON form has bytes as text in base64;
@@ -66,11 +69,13 @@ def check_written(given: Values, wanted: T.DataType) -> None:
     if pa.types.is_struct(kind) and isinstance(wanted, T.StructType):
         for field, values in zip(kind, given.flatten(), strict=True):
             if field.name in wanted.names:
-                check_written(values, wanted[field.name].dataType)
+                check_written(values, wanted[field.name].dataType, lacks=lacks)
+            elif lacks:
+                raise ValueError(f"the schema has no field '{field.name}', only {', '.join(wanted.names)}")
     elif pa.types.is_list(kind) and isinstance(wanted, T.ArrayType):
-        check_written(given.flatten(), wanted.elementType)
+        check_written(given.flatten(), wanted.elementType, lacks=lacks)
     elif pa.types.is_map(kind) and isinstance(wanted, T.MapType):
-        check_written(given.items, wanted.valueType)
+        check_written(given.items, wanted.valueType, lacks=lacks)
     elif pa.types.is_timestamp(kind) and kind.tz is None and isinstance(wanted, T.TimestampType):
         raise ValueError("a timestamp_ntz column is an instant in the schema")
     elif _is_another(kind, wanted):

@@ -272,7 +272,7 @@ def encoded_batch(values: Values, subject: str, rows: pa.Array) -> pa.Array:
     try:
         # JSON's serialiser raises for what JSON lacks.
         if not isinstance(values, JsonSchema):
-            check_written(rows, values.columns)
+            check_written(rows, values.columns, lacks=isinstance(values, Avro))
         given = rows.to_pylist(maps_as_pydicts=maps)
         return pa.array([None if row is None else encode(row) for row in given], pa.binary())
     except Exception as raised:  # noqa: BLE001 - a library's; judged in one place
