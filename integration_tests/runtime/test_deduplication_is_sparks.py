@@ -114,6 +114,13 @@ def test_an_argument_that_is_no_list_of_columns_is_refused(bench: Bench, subset:
     assert refused.value.condition == "CKPT_GRAPH_INVALID"
 
 
+def test_whole_rows_are_not_compared_without_one_of_two_columns_of_one_name(bench: Bench) -> None:
+    """Rows that differ in this column only would be lost."""
+    with pytest.raises(ckpt.CkptError) as refused:
+        bench.job().source("in", bench.source()).selectExpr("k", "v AS K").dropDuplicates()
+    assert refused.value.condition == "CKPT_GRAPH_INVALID"
+
+
 def test_within_the_watermark_without_one_is_refused(bench: Bench) -> None:
     with pytest.raises(ckpt.CkptError) as refused:
         bench.job().source("in", bench.source()).dropDuplicatesWithinWatermark(["k"])

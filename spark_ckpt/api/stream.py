@@ -339,14 +339,14 @@ class Stream:
 
     def _keyed_by(self, subset: Sequence[str] | None) -> GroupedStream:
         keys = self.columns if subset is None else subset
-        # Spark tells no names apart by their case.
-        known = {each.lower(): each for each in self.columns}
+        # Spark tells no names apart by their case; of two columns that it does not tell apart, a key is the one written so.
+        known = {each.lower(): each for each in self.columns} | {each: each for each in self.columns}
         # a text would count as the list of its letters
         if isinstance(keys, str) or not all(isinstance(key, str) and key.lower() in known for key in keys):
             raise GraphInvalid(
                 f"dropDuplicates needs a list of columns, not {keys!r}", hint=f"columns: {', '.join(self.columns)}"
             )
-        return self.groupBy(*dict.fromkeys(known[key.lower()] for key in keys))
+        return self.groupBy(*dict.fromkeys(known.get(key, known[key.lower()]) for key in keys))
 
     def to(self, sink: Sink, name: str | None = None, publish_every: DurationText | None = None) -> Stream:
         """Write this stream's rows to a sink, exactly once. The stream may continue to an operator and to other sinks.
