@@ -304,7 +304,7 @@ class ReplacesTable(RunListener):
             DeltaTable.create(str(self.table), schema)
 
 
-@pytest.mark.long  # in the gate: test_each_later_stage_of_a_drain_is_checked_again_when_it_starts
+@pytest.mark.long  # in the gate: tests/runtime/test_stages_run.py
 def test_a_later_stage_of_a_drain_finds_the_table_that_was_replaced_while_the_first_ran(
     spark: SparkSession, tmp_path: Path
 ) -> None:
