@@ -33,6 +33,7 @@ def started_daemon(module, sockets):
     asked = {"PYTHONPATH": path} | {
         "PYTHON_UNIX_DOMAIN_ENABLED": "true",
         "PYTHON_WORKER_FACTORY_SOCK_DIR": str(sockets),
+        "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",  # as Spark sets it
     }
     daemon = subprocess.Popen(
         [sys.executable, "-m", module, "of_no_tasks"],
