@@ -52,11 +52,8 @@ def fitted(value: Any, kind: pa.DataType) -> Any:
     return str(value) if isinstance(value, UUID) else value
 
 
-def check_written(given: Values, wanted: T.DataType, *, lacks: bool = True) -> None:
+def check_written(given: Values, wanted: T.DataType, *, lacks: bool) -> None:
     """Raise `ValueError` for values that the serialiser of Avro or Protobuf would change silently, at any depth.
-
-    `lacks`: columns that the schema lacks are refused. Avro's serialiser would leave them out and write defaults. Protobuf's
-    refuses them itself, and knows each field by two names.
 
     Such values are:
 
@@ -64,6 +61,9 @@ def check_written(given: Values, wanted: T.DataType, *, lacks: bool = True) -> N
     - other types for booleans, binary for text, and the reverse: Protobuf's JSON form has bytes as text in base64;
     - times for dates, and times without a zone for instants: Avro takes them for times in the zone of the executor's
       machine.
+
+    With `lacks`, a column that the schema lacks is refused, too: Avro's serialiser would leave it out and write the field's
+    default. Protobuf's refuses it itself, and knows each field by two names.
     """
     kind = given.type
     if pa.types.is_struct(kind) and isinstance(wanted, T.StructType):
